@@ -1,0 +1,247 @@
+#!/usr/bin/python
+"""Install the staged files and secrets of one scope on a node in a single call."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_apply
+short_description: Install staged files and secrets, remove what is no longer wanted, and record it all
+description:
+  - Units below C(/etc/containers/systemd) are given to the node's own Quadlet generator first; a complaint
+    stops the module before anything is installed.
+  - C(@INPUTS@) in a unit is replaced by a hash over the unit, the files that it mounts, and its secrets.
+options:
+  state_dir: {type: path, required: true, description: Folder of the manifest.}
+  scope: {type: str, required: true, description: Files of the same scope that are not listed are removed.}
+  files:
+    type: list
+    elements: dict
+    required: true
+    description: Files to install.
+    options:
+      path: {type: path, required: true, description: Where it goes.}
+      content: {type: str, required: true, no_log: false, description: What is in it.}
+      mode: {type: str, default: "0644", description: Octal mode.}
+      owner: {type: int, default: 0, description: User id.}
+      group: {type: int, default: 0, description: Group id.}
+  secrets:
+    type: list
+    elements: dict
+    default: []
+    no_log: true
+    description: Podman secrets that must exist with this value.
+  volumes: {type: list, elements: str, default: [], description: Names of the volumes that the units will make.}
+author: [vllm-node maintainers]
+"""
+
+RETURN = r"""
+changed_files: {description: Paths that were written., type: list, returned: always}
+removed_files: {description: Paths that were removed., type: list, returned: always}
+changed_secrets: {description: Names of the secrets that were written., type: list, returned: always}
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import subprocess
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.node_manifest import Manifest
+
+UNIT_FOLDER = "/etc/containers/systemd/"
+GENERATORS = ("/usr/libexec/podman/quadlet", "/usr/lib/systemd/system-generators/podman-system-generator")
+PLACEHOLDER = "@INPUTS@"
+COMPLAINT = re.compile(r"unsupported key|converting |error (occurred|loading|parsing)", re.IGNORECASE)
+SECRET_STORE = "/var/lib/containers/storage/secrets"
+
+
+def inputs_hash(unit, files, secrets, salt):
+    """Hash over a unit's text, the files below its `Volume=` host paths, and its secrets (keyed with `salt`)."""
+    digest = hashlib.sha256(unit.encode())
+    mounted = re.findall(r"^(?:Volume|EnvironmentFile)=(/[^:\n]*)", unit, re.MULTILINE)
+    for path in sorted(files):
+        if any(path == place or path.startswith(place.rstrip("/") + "/") for place in mounted):
+            digest.update(("\0%s\0%s" % (path, files[path])).encode())
+    for name in sorted(re.findall(r"^Secret=([^,\n]+)", unit, re.MULTILINE)):
+        value = secrets.get(name, "")
+        digest.update(hmac.new(bytes.fromhex(salt), value.encode(), "sha256").digest())
+    return digest.hexdigest()[:24]
+
+
+def fill_in(wanted, secrets, salt):
+    """Replace the placeholder of each unit; `wanted` is {path: file}."""
+    contents = {path: entry["content"] for path, entry in wanted.items()}
+    for path, entry in wanted.items():
+        if PLACEHOLDER in entry["content"]:
+            value = inputs_hash(entry["content"], contents, secrets, salt)
+            entry["content"] = entry["content"].replace(PLACEHOLDER, value)
+
+
+def complaints(units):
+    """What the node's Quadlet generator says against `units` ({file name: text}); an empty string is consent."""
+    generator = next((path for path in GENERATORS if os.access(path, os.X_OK)), None)
+    if generator is None:
+        return "no Quadlet generator found (%s): is podman 5.4 or later installed?" % " or ".join(GENERATORS)
+    with tempfile.TemporaryDirectory(prefix="vllm-node-") as stage:
+        for name, text in units.items():
+            with open(os.path.join(stage, name), "w", encoding="utf-8") as handle:
+                handle.write(text)
+        done = subprocess.run(
+            [generator, "-dryrun"],
+            env={**os.environ, "QUADLET_UNIT_DIRS": stage},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        lines = [line for line in done.stderr.splitlines() if COMPLAINT.search(line)]
+        for name in units:
+            base, kind = os.path.splitext(name)
+            service = base + ("" if kind == ".container" else "-" + kind[1:]) + ".service"
+            # A unit that the generator does not like is dropped in silence by some versions.
+            if "---%s---" % service not in done.stdout:
+                lines.append("%s gives no %s" % (name, service))
+        if done.returncode != 0 and not lines:
+            lines = done.stderr.splitlines()[-5:]
+        return "\n".join(lines)
+
+
+def current_state(path):
+    """(content, mode, owner, group) of a regular file, or None."""
+    try:
+        status = os.lstat(path)
+        if os.path.islink(path):
+            return None
+        with open(path, "rb") as handle:
+            return handle.read(), status.st_mode & 0o7777, status.st_uid, status.st_gid
+    except FileNotFoundError:
+        return None
+
+
+def stored_secrets(names):
+    """Values of the podman secrets among `names` that exist."""
+    # Asking podman makes its storage; a node that never ran it has no secrets either.
+    if not names or not os.path.isdir(SECRET_STORE):
+        return {}
+    found = {}
+    for name in names:
+        done = subprocess.run(
+            ["podman", "secret", "inspect", "--showsecret", name], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            found[name] = json.loads(done.stdout)[0].get("SecretData")
+    return found
+
+
+def stop_unit_of(path):
+    """Stop the service of a unit file before the file goes: systemd cannot stop what it no longer knows."""
+    base, kind = os.path.splitext(os.path.basename(path))
+    if path.startswith(UNIT_FOLDER) and kind == ".container":
+        subprocess.run(["systemctl", "stop", base + ".service"], check=False, capture_output=True)
+
+
+def difference(path, before, after):
+    """An entry for `--diff`."""
+    return {"before_header": path, "after_header": path, "before": before, "after": after}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state_dir": {"type": "path", "required": True},
+            "scope": {"type": "str", "required": True},
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str", "required": True},
+                    "mode": {"type": "str", "default": "0644"},
+                    "owner": {"type": "int", "default": 0},
+                    "group": {"type": "int", "default": 0},
+                },
+            },
+            "secrets": {"type": "list", "elements": "dict", "default": [], "no_log": True},
+            "volumes": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    args = module.params
+    try:
+        manifest = Manifest.load(args["state_dir"])
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    wanted = {entry["path"]: entry for entry in args["files"]}
+    secrets = {entry["name"]: entry["value"] for entry in args["secrets"]}
+    fill_in(wanted, secrets, manifest.data["salt"])
+
+    units = {os.path.basename(p): e["content"] for p, e in wanted.items() if p.startswith(UNIT_FOLDER)}
+    if units:
+        said = complaints(units)
+        if said:
+            module.fail_json(
+                msg="the Quadlet generator of this node refuses the units; nothing was installed:\n" + said
+            )
+
+    stored = stored_secrets(secrets)
+    new_secrets = [name for name, value in secrets.items() if stored.get(name) != value]
+    changed, diffs = [], []
+    for path, entry in wanted.items():
+        target = (entry["content"].encode(), int(entry["mode"], 8), entry["owner"], entry["group"])
+        before = current_state(path)
+        if before != target:
+            changed.append(path)
+            old = before[0].decode(errors="replace") if before else ""
+            hidden = "secret" in path or "auth" in os.path.basename(path)
+            diffs.append(
+                difference(path, "(hidden)" if hidden else old, "(hidden)" if hidden else entry["content"])
+            )
+    obsolete = [
+        path
+        for path, entry in manifest.data["files"].items()
+        if entry.get("scope") == args["scope"] and path not in wanted
+    ]
+    diffs += [difference(path, "(installed by vllm-node)\n", "") for path in obsolete]
+
+    if not module.check_mode:
+        for name in new_secrets:
+            manifest.add("secrets", name)
+            done = subprocess.run(
+                ["podman", "secret", "create", "--replace", name, "-"],
+                input=secrets[name],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                module.fail_json(msg="podman secret %s cannot be made: %s" % (name, done.stderr.strip()))
+        for volume in args["volumes"]:
+            manifest.add("volumes", volume)
+        for path in obsolete:
+            stop_unit_of(path)
+            manifest.remove(path)
+        for path in changed:
+            entry = wanted[path]
+            manifest.install(
+                path,
+                entry["content"].encode(),
+                int(entry["mode"], 8),
+                entry["owner"],
+                entry["group"],
+                args["scope"],
+            )
+    module.exit_json(
+        changed=bool(changed or obsolete or new_secrets),
+        changed_files=changed,
+        removed_files=obsolete,
+        changed_secrets=new_secrets,
+        diff=diffs,
+    )
+
+
+if __name__ == "__main__":
+    main()

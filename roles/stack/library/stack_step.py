@@ -1,0 +1,259 @@
+#!/usr/bin/python
+"""One step of bringing the units of a node up: start what has to be started, then look at each unit."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: stack_step
+short_description: Start the target and report what each unit does
+description:
+  - With I(begin) it reloads systemd where unit files are newer than what systemd knows, restarts the containers
+    whose inputs are not the ones of their unit, and starts the target.
+  - Then it asks each unit whether it is ready, for up to I(wait_s), and reports. The action plugin C(stack_up) repeats it.
+options:
+  target: {type: str, required: true, description: Name of the target.}
+  units: {type: list, elements: dict, required: true, description: "C(unit), C(ready) and C(gpus) of each."}
+  state_dir: {type: path, required: true, description: Folder of the manifest.}
+  begin: {type: bool, default: false, description: Whether this is the first step.}
+  wait_s: {type: int, default: 10, description: How long this step waits for units to become ready.}
+author: [vllm-node maintainers]
+"""
+
+RETURN = r"""
+states: {description: "Unit → state (ready, loading or dead), detail, restarts, log, container.", type: dict, returned: always}
+actions: {description: What was done to systemd and its units., type: list, returned: always}
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.node_manifest import Manifest
+
+UNIT_FOLDER = "/etc/containers/systemd"
+GENERATED = "/run/systemd/generator"
+INPUTS = re.compile(r"^Label=io\.vllm-node\.inputs=(\S+)", re.MULTILINE)
+PROPERTIES = ("LoadState", "ActiveState", "SubState", "NRestarts", "Result", "NeedDaemonReload", "InvocationID")
+# The first failure may be bad luck (a device that was not ready yet); a third is not.
+FORGIVEN_RESTARTS = 2
+
+
+def run(*argv, limit_s=60):
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 124, "", "%s did not end within %d s" % (argv[0], limit_s))
+
+
+def show(units):
+    """Properties of several units with one call: {unit: {property: value}}."""
+    done = run("systemctl", "show", "-p", ",".join(("Id",) + PROPERTIES), *units)
+    found = {}
+    for block in done.stdout.strip().split("\n\n"):
+        properties = dict(line.partition("=")[::2] for line in block.splitlines())
+        found[properties.get("Id")] = properties
+    return found
+
+
+def quadlet_of(unit):
+    return os.path.join(UNIT_FOLDER, unit[: -len(".service")] + ".container")
+
+
+def newer_than_generated(unit):
+    """Whether the Quadlet file changed after systemd last read it: true after an interrupted run as well."""
+    try:
+        return os.stat(quadlet_of(unit)).st_mtime > os.stat(os.path.join(GENERATED, unit)).st_mtime
+    except OSError:
+        return os.path.exists(quadlet_of(unit))
+
+
+def wanted_inputs(unit):
+    try:
+        with open(quadlet_of(unit), encoding="utf-8") as handle:
+            match = INPUTS.search(handle.read())
+    except OSError:
+        return None
+    return match.group(1) if match else None
+
+
+def containers():
+    """Running containers by name: {name: {id, inputs}}."""
+    # Asking podman makes its storage; before the first container there is nothing to ask for.
+    if not os.path.isdir("/var/lib/containers/storage"):
+        return {}
+    done = run("podman", "ps", "--format", "json")
+    if done.returncode != 0:
+        return {}
+    return {
+        one["Names"][0]: {"id": one["Id"], "inputs": (one.get("Labels") or {}).get("io.vllm-node.inputs")}
+        for one in json.loads(done.stdout or "[]")
+    }
+
+
+def begin(target, units, manifest, dry):
+    """Make systemd want the right thing; returns what was (or would be) done."""
+    done = []
+    known = show([target, *units])
+    stale = [
+        unit
+        for unit in units
+        if known.get(unit, {}).get("NeedDaemonReload") == "yes" or newer_than_generated(unit)
+    ]
+    unknown = [unit for unit in (target, *units) if known.get(unit, {}).get("LoadState") != "loaded"]
+    if stale or unknown or known.get(target, {}).get("NeedDaemonReload") == "yes":
+        done.append("systemd reloaded")
+        if not dry:
+            result = run("systemctl", "daemon-reload")
+            if result.returncode != 0:
+                raise RuntimeError("systemctl daemon-reload: " + result.stderr.strip())
+            known = show([target, *units])
+            lost = [unit for unit in (target, *units) if known.get(unit, {}).get("LoadState") != "loaded"]
+            if lost:
+                raise RuntimeError("systemd does not know %s after a reload" % ", ".join(lost))
+    if run("systemctl", "is-enabled", "--quiet", target).returncode != 0:
+        done.append(target + " enabled")
+        if not dry:
+            manifest.add("units", target)
+            run("systemctl", "enable", "--quiet", target)
+    running = containers()
+    for unit in units:
+        state = known.get(unit, {}).get("ActiveState")
+        name = unit[: -len(".service")]
+        wanted = wanted_inputs(unit)
+        if state == "failed":
+            run("systemctl", "reset-failed", unit) if not dry else None
+        if wanted and name in running and running[name]["inputs"] != wanted:
+            done.append(unit + " restarted")
+            if not dry:
+                run("systemctl", "restart", "--no-block", unit)
+        elif state not in ("active", "activating", "reloading"):
+            done.append(unit + " started")
+            if not dry:
+                run("systemctl", "start", "--no-block", unit)
+    if known.get(target, {}).get("ActiveState") != "active":
+        done.append(target + " started")
+        if not dry:
+            run("systemctl", "start", "--no-block", target)
+    return done
+
+
+def get(url, body=None):
+    """(status, text) of a request on loopback; (0, reason) when nobody answers."""
+    request = urllib.request.Request(url, data=json.dumps(body).encode() if body else None)
+    request.add_header("Content-Type", "application/json")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")[:300]
+    except OSError as error:
+        return 0, str(getattr(error, "reason", error))
+
+
+def vllm_is_ready(ready):
+    """Whether the model is listed and one token was generated: a listening socket proves neither."""
+    status, text = get(ready["url"] + "/v1/models")
+    if status != 200:
+        return "not listening yet" if status == 0 else "/v1/models answers %d" % status
+    names = [model["id"] for model in json.loads(text)["data"]]
+    if ready["model"] not in names:
+        return "serves %s, not %s" % (", ".join(names), ready["model"])
+    body = {"model": ready["model"], "prompt": "Hello", "max_tokens": 1}
+    status, text = get(ready["url"] + "/v1/completions", body)
+    if status != 200:
+        return "a completion answers %d: %s" % (status, text)
+    return None if json.loads(text)["usage"]["completion_tokens"] >= 1 else "no token was generated"
+
+
+def not_ready(ready):
+    """Why a unit is not ready yet, or None when it is."""
+    if not ready:
+        return None
+    if ready["kind"] == "vllm":
+        return vllm_is_ready(ready)
+    status, text = get(ready["url"])
+    if status != 200:
+        return "not listening yet" if status == 0 else "answers %d" % status
+    if ready["kind"] == "metrics" and not re.search(r"^%s[{ ]" % ready["metric"], text, re.MULTILINE):
+        return "answers, but without %s" % ready["metric"]
+    return None
+
+
+def last_lines(unit, count, invocation=None):
+    words = ["journalctl", "--no-pager", "--output=cat", "--lines=%d" % count]
+    words += ["_SYSTEMD_INVOCATION_ID=" + invocation] if invocation else ["--unit=" + unit]
+    return run(*words).stdout.strip()
+
+
+def look_at(unit, entry, properties):
+    """State of one unit."""
+    restarts = int(properties.get("NRestarts") or 0)
+    active = properties.get("ActiveState")
+    state = {"state": "loading", "detail": "", "restarts": restarts}
+    if active == "failed" or (restarts > FORGIVEN_RESTARTS and active != "active"):
+        state["state"] = "dead"
+        state["detail"] = "%s (%s), restarted %d times" % (active, properties.get("Result"), restarts)
+        state["log"] = last_lines(unit, 25)
+        return state
+    if active != "active":
+        state["detail"] = "%s (%s)" % (active, properties.get("SubState"))
+        return state
+    reason = not_ready(entry.get("ready"))
+    if reason is None:
+        state["state"] = "ready"
+        return state
+    state["detail"] = reason
+    words = last_lines(unit, 1, properties.get("InvocationID"))
+    if words:
+        state["detail"] += " - " + words[-160:]
+    return state
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "target": {"type": "str", "required": True},
+            "units": {"type": "list", "elements": "dict", "required": True},
+            "state_dir": {"type": "path", "required": True},
+            "begin": {"type": "bool", "default": False},
+            "wait_s": {"type": "int", "default": 10},
+        },
+        supports_check_mode=True,
+    )
+    args = module.params
+    entries = {entry["unit"]: entry for entry in args["units"]}
+    actions = []
+    if args["begin"]:
+        try:
+            manifest = Manifest.load(args["state_dir"])
+            actions = begin(args["target"], list(entries), manifest, module.check_mode)
+        except (RuntimeError, ValueError) as error:
+            module.fail_json(msg=str(error))
+    states = {}
+    end = time.monotonic() + (0 if module.check_mode else args["wait_s"])
+    with concurrent.futures.ThreadPoolExecutor(max_workers=16) as pool:
+        while True:
+            waiting = [unit for unit in entries if states.get(unit, {}).get("state") != "ready"]
+            known = show(waiting)
+            looks = {unit: pool.submit(look_at, unit, entries[unit], known.get(unit, {})) for unit in waiting}
+            states.update({unit: look.result() for unit, look in looks.items()})
+            if all(state["state"] == "ready" for state in states.values()):
+                break
+            if any(state["state"] == "dead" for state in states.values()) or time.monotonic() > end:
+                break
+            time.sleep(0.5)
+    there = containers()
+    for unit, state in states.items():
+        state["container"] = there.get(unit[: -len(".service")], {}).get("id")
+    module.exit_json(changed=bool(actions), actions=actions, states=states)
+
+
+if __name__ == "__main__":
+    main()

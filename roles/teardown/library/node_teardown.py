@@ -1,0 +1,246 @@
+#!/usr/bin/python
+"""Take away everything that the manifest of a node lists, whatever state it is in."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_teardown
+short_description: Undo a bring-up by its manifest
+description:
+  - "Order: stop units, wait until their processes are gone, remove files, reload systemd, then containers, volumes, secrets
+    and images. Each step has a time limit, and what a step could not do is reported instead of ending the others."
+options:
+  state_dir: {type: path, required: true, description: Folder of the manifest.}
+  target: {type: str, required: true, description: Name of the target.}
+  keep: {type: list, elements: str, default: [], description: "C(data) keeps volumes, C(images) keeps images."}
+  stop_limit_s: {type: int, default: 180, description: How long units may take to stop before they are killed.}
+author: [vllm-node maintainers]
+"""
+
+RETURN = r"""
+removed: {description: What was removed., type: list, returned: always}
+left: {description: "What could not be removed, with the reason.", type: list, returned: always}
+kept: {description: "What was kept on purpose, kind and name of each.", type: list, returned: always}
+as_found: {description: The first snapshot of the node., type: dict, returned: when there is one}
+"""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.node_manifest import Manifest
+
+UNIT_FOLDER = "/etc/containers/systemd/"
+LABEL = "io.vllm-node.component"
+STORAGE = "/var/lib/containers/storage"
+RUNTIME = "/run/vllm-node"
+
+
+class Teardown:
+    """One teardown; `removed`, `left` and `kept` say what came of it."""
+
+    def __init__(self, args, manifest, dry):
+        self.args, self.manifest, self.dry = args, manifest, dry
+        self.removed, self.left, self.kept = [], [], []
+
+    def run(self, *argv, limit_s=60):
+        """(exit code, output); 124 when it took too long, which a wedged container makes podman do."""
+        try:
+            done = subprocess.run(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return 124, "%s did not end within %d s" % (" ".join(argv[:3]), limit_s)
+        except OSError as error:
+            return 127, str(error)
+        return done.returncode, done.stdout.strip()
+
+    def do(self, what, *argv, limit_s=60):
+        """Run a removing command and note how it ended."""
+        if self.dry:
+            self.removed.append(what)
+            return
+        code, text = self.run(*argv, limit_s=limit_s)
+        if code == 0:
+            self.removed.append(what)
+        else:
+            self.left.append("%s: %s" % (what, text.splitlines()[-1] if text else "exit code %d" % code))
+
+    def services(self):
+        """Units of ours, containers before what they need."""
+        paths = self.manifest.data["files"]
+        names = [os.path.basename(path) for path in paths]
+        services = [name[: -len(".container")] + ".service" for name in names if name.endswith(".container")]
+        plain = [name for name in names if name.endswith(".service") and name + ".container" not in names]
+        return services, plain
+
+    def stop(self):
+        """Stop everything; what does not stop in time is killed. The files are still there, so systemd can."""
+        containers, plain = self.services()
+        pulls = self.run("systemctl", "list-units", "--plain", "--no-legend", "vllm-node-pull-*")[1]
+        units = containers + plain + [line.split()[0] for line in pulls.splitlines() if line.strip()]
+        if self.dry or not units:
+            return
+        limit = self.args["stop_limit_s"]
+        self.run("systemctl", "stop", "--no-block", self.args["target"], *units)
+        end = time.monotonic() + limit
+        while self.active(units) and time.monotonic() < end:
+            time.sleep(0.5)
+        for unit in self.active(units):
+            self.run("systemctl", "kill", "--signal=SIGKILL", unit)
+            self.run("podman", "kill", "--signal=KILL", unit[: -len(".service")], limit_s=20)
+        end = time.monotonic() + 30
+        while self.active(units) and time.monotonic() < end:
+            time.sleep(0.5)
+        for unit in self.active(units):
+            self.left.append("%s still runs after SIGKILL" % unit)
+        self.run("systemctl", "disable", "--quiet", self.args["target"])
+
+    def active(self, units):
+        """Those of `units` that still do something."""
+        text = self.run("systemctl", "show", "-p", "Id,ActiveState", *units)[1]
+        found = []
+        for block in text.split("\n\n"):
+            properties = dict(line.partition("=")[::2] for line in block.splitlines())
+            if properties.get("ActiveState") in ("active", "activating", "deactivating", "reloading"):
+                found.append(properties["Id"])
+        return found
+
+    def wait_for_processes(self):
+        """Wait until no process is left in a cgroup of our units: an orphan may hold a GPU when its port is free."""
+        containers, plain = self.services()
+        end = time.monotonic() + 120
+        while not self.dry:
+            pids = [pid for unit in containers + plain for pid in processes_of(unit)]
+            if not pids:
+                return
+            if time.monotonic() > end:
+                self.left.append("processes %s of our units still run" % ", ".join(map(str, pids)))
+                return
+            time.sleep(0.5)
+
+    def files(self):
+        """Remove our files, then let systemd forget the units."""
+        for path in list(self.manifest.data["files"]):
+            self.removed.append(path)
+            if not self.dry:
+                try:
+                    self.manifest.remove(path)
+                except OSError as error:
+                    self.left.append("%s: %s" % (path, error))
+        if not self.dry:
+            self.manifest.remove_empty_directories()
+            self.run("systemctl", "daemon-reload")
+            self.run("systemctl", "reset-failed", "vllm-*", "gpu-cdi-ready.service")
+
+    def containers(self):
+        """Containers of ours that are still known to podman, running or not."""
+        code, text = self.run("podman", "ps", "--all", "--filter", "label=" + LABEL, "--format", "{{.Names}}")
+        if code != 0:
+            self.left.append("containers cannot be listed: " + text)
+        for name in text.split() if code == 0 else []:
+            self.do("container " + name, "podman", "rm", "--force", "--time=5", name, limit_s=60)
+
+    def volumes(self):
+        existing = set(self.run("podman", "volume", "ls", "--quiet")[1].split())
+        for name in list(self.manifest.data["volumes"]):
+            if "data" in self.args["keep"] and name in existing:
+                self.kept.append({"kind": "volume", "name": name})
+                continue
+            if name in existing:
+                self.do("volume " + name, "podman", "volume", "rm", "--force", name)
+            self.forget("volumes", name)
+
+    def secrets(self):
+        existing = set(self.run("podman", "secret", "ls", "--format", "{{.Name}}")[1].split())
+        for name in list(self.manifest.data["secrets"]):
+            if name in existing:
+                self.do("secret " + name, "podman", "secret", "rm", name)
+            self.forget("secrets", name)
+
+    def images(self):
+        for reference, name in list(self.manifest.data["images"].items()):
+            if self.run("podman", "image", "exists", reference)[0] == 0:
+                if "images" in self.args["keep"]:
+                    self.kept.append({"kind": "image", "name": reference})
+                    continue
+                self.do("image " + name, "podman", "rmi", "--force", reference, limit_s=300)
+            if not self.dry:
+                del self.manifest.data["images"][reference]
+
+    def forget(self, kind, name):
+        if not self.dry:
+            self.manifest.data[kind].remove(name)
+
+    def everything(self):
+        """All steps, in the order that leaves nothing dangling."""
+        self.stop()
+        self.wait_for_processes()
+        self.files()
+        # A node that never got as far as podman has nothing in it, and asking would make its storage.
+        if os.path.isdir(STORAGE):
+            self.containers()
+            self.volumes()
+            self.secrets()
+            self.images()
+        if not self.dry:
+            shutil.rmtree(RUNTIME, ignore_errors=True)
+            if not self.kept and not self.left:
+                shutil.rmtree(self.args["state_dir"], ignore_errors=True)
+            else:
+                self.manifest.save()
+
+
+def processes_of(unit):
+    """Pids in the cgroup of a unit and below it."""
+    found = []
+    for pattern in ("/sys/fs/cgroup/system.slice/%s", "/sys/fs/cgroup/systemd/system.slice/%s"):
+        for path in glob.glob(pattern % unit + "/**/cgroup.procs", recursive=True):
+            try:
+                with open(path, encoding="utf-8") as handle:
+                    found += [int(line) for line in handle]
+            except OSError:
+                continue
+    return found
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state_dir": {"type": "path", "required": True},
+            "target": {"type": "str", "required": True},
+            "keep": {"type": "list", "elements": "str", "choices": ["data", "images"], "default": []},
+            "stop_limit_s": {"type": "int", "default": 180},
+        },
+        supports_check_mode=True,
+    )
+    args = module.params
+    as_found = None
+    try:
+        with open(os.path.join(args["state_dir"], "as-found.json"), encoding="utf-8") as handle:
+            as_found = json.load(handle)
+    except FileNotFoundError:
+        pass
+    if not os.path.isdir(args["state_dir"]):
+        module.exit_json(changed=False, removed=[], left=[], kept=[], as_found=None)
+    try:
+        manifest = Manifest.load(args["state_dir"])
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    teardown = Teardown(args, manifest, module.check_mode)
+    teardown.everything()
+    module.exit_json(
+        changed=bool(teardown.removed),
+        removed=teardown.removed,
+        left=teardown.left,
+        kept=teardown.kept,
+        as_found=as_found,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""The command line: a verb is a playbook, its options are those of the run. All else is in typed modules."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+import yaml
+from rich.console import Console
+
+from vllm_node import __doc__ as about
+from vllm_node.exit_codes import ExitCode, help_text
+from vllm_node.progress import View, open_view
+from vllm_node.remote import InventoryError, read_inventory
+from vllm_node.runner import PlaybookRun, PlayRequest, RunError
+from vllm_node.status import document, exit_code, print_status, read_all
+from vllm_node.summary import Summary
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_EPILOG = f"\b\nExit codes:\n{help_text()}"
+
+
+class _Group(click.Group):
+    """Imports the lab's commands only when they are asked for: they need packages that a site does not."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Own commands, and `lab`."""
+        return [*super().list_commands(ctx), "lab"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by name."""
+        return _lab() if cmd_name == "lab" else super().get_command(ctx, cmd_name)
+
+
+def _lab() -> click.Command:
+    try:
+        command = importlib.import_module("vllm_node.lab.cli").lab_group
+    except ImportError as error:
+        return _unavailable_lab(str(error))
+    assert isinstance(command, click.Command)
+    return command
+
+
+def _unavailable_lab(reason: str) -> click.Command:
+    @click.command(
+        "lab",
+        help="Disposable nodes on this machine (not available here).",
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    )
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def lab(words: tuple[str, ...]) -> NoReturn:
+        raise click.ClickException(
+            f"`vllm-node lab {' '.join(words)}` cannot run: {reason}. Install the extra packages: "
+            "pip install 'vllm-node[lab]'"
+        )
+
+    return lab
+
+
+@click.group(cls=_Group, help=about, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vllm-node")
+def cli() -> None:
+    """The commands."""
+
+
+def _inventory_options(command: _Command) -> _Command:
+    for option in (
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and nothing else."
+        ),
+        click.option(
+            "--vault-password-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="File, or program, with the password of the inventory's vault.",
+        ),
+        click.option("-l", "--limit", help="Only these hosts: a pattern as Ansible has it."),
+        click.option(
+            "-i",
+            "--inventory",
+            multiple=True,
+            required=True,
+            help="Inventory: a file or a folder, such as inventories/lab.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _run_options(command: _Command) -> _Command:
+    for option in (
+        click.option(
+            "-e",
+            "--extra-vars",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A variable that wins over the inventory: KEY=VALUE (text), a JSON or YAML mapping, or "
+            "@FILE. Later ones win, and files lose against the rest.",
+        ),
+        click.option("-t", "--tags", help="Only tasks with one of these tags."),
+    ):
+        command = option(command)
+    return _inventory_options(command)
+
+
+def _check_options(command: _Command) -> _Command:
+    for option in (
+        click.option(
+            "--diff/--no-diff", default=None, help="Show what changes in files. Default: with --check."
+        ),
+        click.option("--check", is_flag=True, help="Change nothing; show what would be changed."),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What all verbs that run a playbook are given."""
+
+    inventory: tuple[str, ...]
+    limit: str | None
+    vault_password_file: Path | None
+    as_json: bool
+    extra_vars: tuple[str, ...]
+    tags: str | None
+    check: bool = False
+    diff: bool | None = None
+
+
+@cli.command(epilog=_EPILOG)
+@_check_options
+@_run_options
+def up(**options: Any) -> None:
+    """Bring nodes up: from whatever they are to a model that answers. Can be repeated at any time."""
+    _play("up", "site", _Asked(**options))
+
+
+@cli.command(epilog=_EPILOG)
+@_run_options
+def preflight(**options: Any) -> None:
+    """Look whether nodes are fit, and list everything that is not, with how to mend it. Changes nothing."""
+    _play("preflight", "preflight", _Asked(**options))
+
+
+@cli.command(epilog=_EPILOG)
+@_run_options
+def verify(**options: Any) -> None:
+    """Prove that what runs is what the inventory says. Changes nothing."""
+    _play("verify", "verify", _Asked(**options))
+
+
+@cli.command(epilog=_EPILOG)
+@click.option(
+    "--keep",
+    multiple=True,
+    type=click.Choice(["images", "data"]),
+    help="Leave these on the node; the certificate says so. May be given twice.",
+)
+@_check_options
+@_run_options
+def down(keep: tuple[str, ...], **options: Any) -> None:
+    """Remove all that vllm-node brought, prove that nodes are as they were found, issue the certificate."""
+    _play("down", "teardown", _Asked(**options), {"teardown_keep": list(keep)} if keep else {})
+
+
+@cli.command(epilog=_EPILOG)
+@_inventory_options
+def status(
+    inventory: tuple[str, ...], limit: str | None, vault_password_file: Path | None, as_json: bool
+) -> None:
+    """Show units, containers, health and image digests of nodes, as they are now. Changes nothing."""
+    try:
+        targets = read_inventory(inventory, limit, vault_password_file)
+    except InventoryError as error:
+        raise click.UsageError(f"ansible-inventory cannot read the inventory: {error}") from error
+    if not targets:
+        raise click.UsageError("No host of the inventory matches. Look at the inventory and at --limit.")
+    waiting = Console(stderr=True)
+    with (
+        waiting.status(f"asking {len(targets)} node(s)") if waiting.is_terminal else contextlib.nullcontext()
+    ):
+        nodes = read_all(targets, inventory)
+    if as_json:
+        _print_json(document(nodes))
+    else:
+        print_status(_stdout(), nodes)
+    _exit(exit_code(nodes))
+
+
+def parse_extra_vars(given: tuple[str, ...]) -> tuple[dict[str, object], tuple[Path, ...]]:
+    """Variables and files of `-e`. Raises click.UsageError for what is neither."""
+    values: dict[str, object] = {}
+    files: list[Path] = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if text.startswith("@"):
+            path = Path(text[1:])
+            if not path.is_file():
+                raise click.UsageError(f"-e {text}: there is no file {path}")
+            files.append(path)
+        elif text.lstrip().startswith("{"):
+            try:
+                mapping = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise click.UsageError(f"-e {text}: neither JSON nor YAML: {error}") from error
+            if not isinstance(mapping, dict):
+                raise click.UsageError(f"-e {text}: not a mapping")
+            values.update({str(name): one for name, one in mapping.items()})
+        elif equals and key.strip().isidentifier():
+            values[key.strip()] = value
+        else:
+            raise click.UsageError(f"-e {text}: give KEY=VALUE, a mapping in braces, or @FILE")
+    return values, tuple(files)
+
+
+def _play(verb: str, playbook: str, asked: _Asked, more: dict[str, object] | None = None) -> NoReturn:
+    values, files = parse_extra_vars(asked.extra_vars)
+    request = PlayRequest(
+        playbook=playbook,
+        inventory=asked.inventory,
+        limit=asked.limit,
+        check=asked.check,
+        diff=asked.check if asked.diff is None else asked.diff,
+        tags=asked.tags,
+        extra_vars={**values, **(more or {})},
+        vars_files=files,
+        vault_password_file=asked.vault_password_file,
+    )
+    summary = Summary(verb, _again(verb, asked), check=asked.check)
+    try:
+        run = PlaybookRun(request)
+    except RunError as error:
+        raise click.UsageError(str(error)) from error
+    # The progress goes to stderr, so that stdout holds the outcome and nothing else.
+    with open_view(Console(stderr=True, highlight=False), verb) as view:
+        _follow(run, summary, view)
+    if asked.as_json:
+        _print_json(summary.document())
+    else:
+        summary.print(_stdout())
+    _exit(summary.exit_code)
+
+
+def _follow(run: PlaybookRun, summary: Summary, view: View) -> None:
+    """Show the run to its end. The first Ctrl-C asks it to stop, the second one makes it."""
+    interrupts = 0
+    with run:
+        while True:
+            try:
+                for event in run.events():
+                    summary.take(event)
+                    view.show(event)
+                return
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts == 1:
+                    view.note("Interrupted: Ansible is asked to stop. Once more to kill it.")
+                    run.cancel()
+                else:
+                    run.kill()
+            except Exception as error:
+                summary.crashed(error)
+                if os.environ.get("VLLM_NODE_DEBUG"):
+                    view.note(traceback.format_exc())
+                return
+
+
+def _again(verb: str, asked: _Asked) -> str:
+    """The call as the user may repeat it. Values of -e are left out, they may be secret."""
+    words = ["vllm-node", verb]
+    for one in asked.inventory:
+        words += ["-i", one]
+    words += ["--limit", asked.limit] if asked.limit else []
+    return shlex.join(words) + (" -e …" if asked.extra_vars else "")
+
+
+class _Stdout(Console):
+    """Standard output. A reader that goes away, as `| head` does, does not change what a run has come to."""
+
+    def on_broken_pipe(self) -> None:
+        """Write the rest to nowhere; rich itself would exit with 1 here."""
+        self.quiet = True
+        _abandon_stdout()
+
+
+def _stdout() -> Console:
+    return _Stdout(file=sys.stdout, highlight=False)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    try:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    except BrokenPipeError:
+        _abandon_stdout()
+
+
+def _abandon_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _exit(code: ExitCode) -> NoReturn:
+    raise click.exceptions.Exit(int(code))
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> NoReturn:
+    """Entry point of `vllm-node`: every way out has its documented exit code."""
+    # A run has a session of its own and would outlive us; a SIGTERM is to stop it as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        code = ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _abandon_stdout()
+        code = ExitCode.OK
+    except Exception as error:
+        if os.environ.get("VLLM_NODE_DEBUG"):
+            traceback.print_exc()
+        hint = "Set VLLM_NODE_DEBUG=1 to see where."
+        click.echo(f"vllm-node itself failed: {type(error).__name__}: {error}. {hint}", err=True)
+        code = ExitCode.INTERNAL
+    sys.exit(int(code) if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

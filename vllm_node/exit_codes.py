@@ -1,0 +1,56 @@
+"""Exit codes of `vllm-node`: the one place where they are given a number and a meaning."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code says. Documented in the command line's help."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    VALIDATION = 3
+    TASK_FAILED = 4
+    UNREACHABLE = 5
+    LEFT_OVER = 6
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """One line for people."""
+        return _MEANING[self]
+
+    @property
+    def verdict(self) -> str:
+        """The same said of one run that has just ended."""
+        return _VERDICT.get(self, self.meaning)
+
+    @property
+    def word(self) -> str:
+        """The name as it stands in JSON documents."""
+        return self.name.lower()
+
+
+_MEANING = {
+    ExitCode.OK: "done, and everything is as wanted",
+    ExitCode.INTERNAL: "vllm-node itself failed",
+    ExitCode.USAGE: "the call, the inventory or its vault password cannot be used",
+    ExitCode.VALIDATION: "preflight or a check of the variables failed",
+    ExitCode.TASK_FAILED: "a task failed on a node, or (status) something on a node is not as wanted",
+    ExitCode.UNREACHABLE: "a node could not be reached",
+    ExitCode.LEFT_OVER: "teardown left something behind, or could not prove that it did not",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+_VERDICT = {
+    ExitCode.OK: "done",
+    ExitCode.TASK_FAILED: "a task failed on a node",
+    ExitCode.LEFT_OVER: "something was left behind, or nothing proves that it was not",
+}
+
+
+def help_text() -> str:
+    """Table of all codes for `--help`."""
+    return "\n".join(f"{code.value:>4}  {code.meaning}" for code in ExitCode)

@@ -1,0 +1,133 @@
+"""The lab's image registry: Debian's docker-registry over a storage folder that all labs share.
+
+It runs inside a root of its own, so that nothing that listens is installed on the host. Labs open the storage
+read-only; only image builds write to it, on loopback, one at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bcrypt
+import yaml
+
+from vllm_node.lab import pki, process, roots
+from vllm_node.lab.cache import entry, recipe_hash
+from vllm_node.lab.errors import LabError
+from vllm_node.paths import cache_dir
+
+HOST = "registry.lab.internal"
+PORT = 5000
+USERNAME = "lab"
+_SUITE = "trixie"
+_PACKAGES = ("docker-registry", "ca-certificates")
+
+
+def storage() -> Path:
+    """Folder with the content of the registry, shared by all labs of this user."""
+    folder = cache_dir() / "registry"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def holds(repository: str, digest: str) -> bool:
+    """Whether the storage has the manifest `digest` of `repository`."""
+    algorithm, _, value = digest.partition(":")
+    manifests = storage() / "docker/registry/v2/repositories" / repository / "_manifests/revisions"
+    return (manifests / algorithm / value / "link").exists()
+
+
+@contextmanager
+def writable() -> Iterator[str]:
+    """A registry on loopback, without TLS and password, for as long as images are pushed; yields `host:port`."""
+    with tempfile.TemporaryDirectory(prefix="registry-", dir=cache_dir()) as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        address = f"127.0.0.1:{port}"
+        server = _start(Path(folder), {"addr": address}, read_only=False, auth=None)
+        try:
+            _wait_for(f"http://{address}/v2/", None, server, Path(folder))
+            yield address
+        finally:
+            server.end()
+
+
+def prepare(folder: Path) -> str:
+    """Make certificates and a password for a lab's registry in `folder`; returns the password."""
+    pki.make(folder / "tls", HOST)
+    password = secrets.token_urlsafe(18)
+    hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=5)).decode()
+    (folder / "htpasswd").write_text(f"{USERNAME}:{hashed}\n")
+    return password
+
+
+def serve(folder: Path, address: str) -> process.Process:
+    """Start the lab's registry (TLS, password, read-only) on `address`; `folder` was prepared before."""
+    tls = {"certificate": "/lab/tls/server.crt", "key": "/lab/tls/server.key"}
+    auth = {"htpasswd": {"realm": "lab", "path": "/lab/htpasswd"}}
+    server = _start(folder, {"addr": f"{address}:{PORT}", "tls": tls}, read_only=True, auth=auth)
+    context = ssl.create_default_context(cafile=str(folder / "tls/ca.crt"))
+    context.check_hostname = False  # asked by address here; nodes ask by name
+    _wait_for(f"https://{address}:{PORT}/v2/", context, server, folder)
+    return server
+
+
+def _start(folder: Path, http: object, *, read_only: bool, auth: object) -> process.Process:
+    config: dict[str, object] = {
+        "version": "0.1",
+        "log": {"level": "warn"},
+        "storage": {
+            "filesystem": {"rootdirectory": "/storage"},
+            "maintenance": {"readonly": {"enabled": read_only}},
+        },
+        "http": http,
+    }
+    if auth:
+        config["auth"] = auth
+    (folder / "config.yml").write_text(yaml.safe_dump(config))
+    bind = "--bind-ro" if read_only else "--bind"
+    return process.start(
+        [
+            *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--as-pid2", "--console=pipe"),
+            *("--volatile=no", "--read-only", "-D", _root(), f"--machine=registry-{secrets.token_hex(4)}"),
+            *(f"{bind}={storage()}:/storage", f"--bind-ro={folder}:/lab"),
+            *("/usr/bin/docker-registry", "serve", "/lab/config.yml"),
+        ],
+        folder / "registry.log",
+    )
+
+
+def _root() -> Path:
+    def build(folder: Path) -> None:
+        root = folder / "root"
+        roots.bootstrap(_SUITE, _PACKAGES, root)
+        for mount_point in ("storage", "lab"):
+            (root / mount_point).mkdir()
+
+    return entry("registry-root", recipe_hash(_SUITE, _PACKAGES), build) / "root"
+
+
+def _wait_for(url: str, context: ssl.SSLContext | None, server: process.Process, folder: Path) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end and server.alive:
+        try:
+            urllib.request.urlopen(url, context=context, timeout=2).close()  # noqa: S310 - an address of the lab
+        except urllib.error.HTTPError:
+            return  # it answers; 401 is the answer that a registry with a password gives
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    log = (folder / "registry.log").read_text(errors="replace").strip().splitlines()[-5:]
+    server.end()
+    raise LabError("the lab's registry does not answer at " + url + ":\n" + "\n".join(log))

@@ -1,0 +1,38 @@
+"""Hand everything that was staged for a scope to the module of the same name, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from vllm_node.staging import collect
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Takes `scope` and `state_dir`; the rest comes from the host's staged facts."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset({"scope", "state_dir"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Collect, then run the module on the node."""
+        super().run(tmp, task_vars)
+        scope = self._task.args["scope"]
+        try:
+            staged = collect(task_vars or {}, scope)
+        except ValueError as error:
+            raise AnsibleActionFail(str(error)) from error
+        result: dict[str, Any] = self._execute_module(
+            module_name="node_apply",
+            module_args={
+                "scope": scope,
+                "state_dir": self._task.args["state_dir"],
+                "files": staged.files,
+                "secrets": staged.secrets,
+                "volumes": staged.volumes,
+            },
+            task_vars=task_vars,
+        )
+        return result

@@ -1,0 +1,72 @@
+"""Judges a node: its variables against the roles' specifications, its snapshot against the site's wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from vllm_node import inputs
+from vllm_node.paths import project_root
+from vllm_node.preflight import Finding, judge, render, wanted_from
+from vllm_node.preflight.findings import ordered, softened
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Action plugin `preflight`: runs on the control host only and changes nothing.
+
+    Argument `snapshot`: the snapshot of the node; without it only the variables are judged.
+    Answer: `findings` (list of {id, level, host, seen, why, mend}), `msg` with all of them as text, and
+    `failed` when one of them is of level `fail`.
+    """
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Collect all findings and answer with them."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables: dict[str, Any] = task_vars or {}
+        host = str(variables.get("inventory_hostname", "localhost"))
+        findings = self._findings(host, variables, self._task.args.get("snapshot"))
+        result.update(
+            changed=False,
+            failed=any(each.level == "fail" for each in findings),
+            findings=[each.as_dict() for each in findings],
+            msg=render(host, findings),
+        )
+        return result
+
+    def _findings(self, host: str, variables: dict[str, Any], snapshot: Any) -> list[Finding]:
+        specs = inputs.load_specs(project_root() / "roles")
+        values, undefined = self._values(inputs.names(specs), variables)
+        wanted = wanted_from(host, inputs.with_defaults(values, specs))
+        found = inputs.check(values, specs, defined=_site_names(variables), undefined=undefined, host=host)
+        found = softened(found, wanted.limits.ignore)
+        if isinstance(snapshot, Mapping):
+            found += judge(snapshot, wanted)
+        return ordered(found)
+
+    def _values(self, names: list[str], variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Values of the variables that a role knows; those that cannot be resolved, with the reason.
+
+        Only these are resolved: everything else in the inventory is the site's own affair, and may not even
+        be resolvable at this point.
+        """
+        values: dict[str, Any] = {}
+        undefined: dict[str, str] = {}
+        for name in names:
+            if name not in variables:
+                continue
+            try:
+                values[name] = self._templar.template(variables[name])
+            except AnsibleError as error:
+                undefined[name] = " ".join(str(error).split())
+        return values, undefined
+
+
+def _site_names(variables: Mapping[str, Any]) -> list[str]:
+    """Names that the inventory, the playbook or the command line may have set."""
+    return [name for name in variables if isinstance(name, str)]

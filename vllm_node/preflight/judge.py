@@ -1,0 +1,42 @@
+"""All checks, run over one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from vllm_node.preflight import (
+    checks_cdi,
+    checks_gpu,
+    checks_images,
+    checks_instances,
+    checks_models,
+    checks_network,
+    checks_os,
+    checks_podman,
+    checks_resources,
+)
+from vllm_node.preflight.findings import Finding, ordered, softened
+from vllm_node.preflight.reading import Snapshot
+from vllm_node.preflight.wanted import Wanted
+
+Check = Callable[[Snapshot, Wanted], Iterator[Finding]]
+
+# In the order in which a person would mend things.
+CHECKS: tuple[Check, ...] = (
+    *checks_os.CHECKS,
+    *checks_podman.CHECKS,
+    *checks_gpu.CHECKS,
+    *checks_cdi.CHECKS,
+    *checks_instances.CHECKS,
+    *checks_resources.CHECKS,
+    *checks_network.CHECKS,
+    *checks_images.CHECKS,
+    *checks_models.CHECKS,
+)
+
+
+def judge(snapshot: Snapshot, wanted: Wanted) -> list[Finding]:
+    """All findings on one node, what stops first. What was not seen raises nothing and gives no finding."""
+    found = [replace(each, host=wanted.host) for check in CHECKS for each in check(snapshot, wanted)]
+    return ordered(softened(found, wanted.limits.ignore))

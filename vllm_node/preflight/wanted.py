@@ -1,0 +1,232 @@
+"""What the site wants on a node: its variables, brought into one form.
+
+Reading is tolerant: a value of the wrong type is left out here and reported by `vllm_node.inputs`, so that
+one wrong value does not hide all other findings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_SIZE = re.compile(r"(\d+)\s*([bkmgt]?)i?b?$", re.IGNORECASE)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One vLLM unit. `gpus` are CDI names after `nvidia.com/gpu=`, an empty tuple means none."""
+
+    name: str
+    image: str = "vllm"
+    model: str | None = None
+    gpus: tuple[str, ...] = ()
+    port: int | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    shm_bytes: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """Name of its systemd service."""
+        return f"vllm-{self.name}.service"
+
+    @property
+    def beyond_loopback(self) -> str | None:
+        """Address it listens on when that is more than loopback."""
+        host = str(self.args.get("host") or "127.0.0.1")
+        return None if host in _LOOPBACK else host
+
+    def has_arg(self, name: str) -> bool:
+        """Whether an argument of vLLM is given and not switched off; dashes and underscores are the same."""
+        return any(
+            str(key).replace("_", "-").lstrip("-") == name and value not in (False, None)
+            for key, value in self.args.items()
+        )
+
+
+@dataclass(frozen=True)
+class Port:
+    """A TCP port that one of our units will listen on."""
+
+    number: int
+    unit: str
+    variable: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """An entry of the image lock, as it stands there."""
+
+    name: str
+    repository: str | None
+    tag: str | None
+    digest: str | None
+    architecture: str | None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the digest has the form of one."""
+        return bool(re.fullmatch(r"sha256:[0-9a-f]{64}", self.digest or ""))
+
+    @property
+    def reference(self) -> str:
+        """The name by which it is pulled and found on the node."""
+        return f"{self.repository}@{self.digest}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds, the `preflight_*` variables."""
+
+    ignore: tuple[str, ...] = ()
+    time_skew_s: float = 30.0
+    time_skew_warn_s: float = 2.0
+    storage_margin_gib: float = 10.0
+    image_unpack_factor: float = 2.5
+    state_free_mib: float = 200.0
+    free_inodes: int = 100_000
+    memory_reserve_gib: float = 4.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Everything of the site's variables that a check compares with.
+
+    `image_users` maps names of the image lock to who needs them; `generates_cdi` is False where the site
+    keeps the whole GPU runtime itself.
+    """
+
+    host: str
+    instances: tuple[Instance, ...] = ()
+    ports: tuple[Port, ...] = ()
+    images: tuple[Image, ...] = ()
+    registry: str | None = None
+    state_dir: str = "/var/lib/vllm-node"
+    image_users: Mapping[str, str] = field(default_factory=dict)
+    generates_cdi: bool = True
+    cdi_source: str = "auto"
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def gpu_instances(self) -> tuple[Instance, ...]:
+        """Instances that ask for a GPU."""
+        return tuple(each for each in self.instances if each.gpus)
+
+    @property
+    def components(self) -> frozenset[str]:
+        """Names of the systemd services that will be ours."""
+        return frozenset({port.unit for port in self.ports} | {each.unit for each in self.instances})
+
+
+_COMPONENTS = ("dcgm_exporter", "prometheus", "grafana")
+
+
+def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
+    """The site's wishes out of a node's variables. Never raises."""
+    shm_size = variables.get("vllm_shm_size")
+    instances = tuple(
+        _instance(entry, shm_size)
+        for entry in _list(variables.get("vllm_instances"))
+        if isinstance(entry, Mapping)
+    )
+    ports = [
+        Port(each.port, each.unit, f"vllm_instances[{each.name}].port")
+        for each in instances
+        if each.port is not None
+    ]
+    images = {each.image: f"instance {each.name}" for each in instances}
+    for name in _COMPONENTS:
+        number = _integer(variables.get(f"{name}_port"))
+        if number is not None and _on(variables.get(f"{name}_enabled")):
+            ports.append(Port(number, f"{name.replace('_', '-')}.service", f"{name}_port"))
+            images[name] = f"role {name}"
+    lock = variables.get("images_lock")
+    return Wanted(
+        host=host,
+        instances=instances,
+        ports=tuple(ports),
+        images=tuple(
+            _image(str(name), entry) for name, entry in (lock.items() if isinstance(lock, Mapping) else ())
+        ),
+        registry=_text(variables.get("container_host_registry_address")),
+        state_dir=_text(variables.get("container_host_state_dir")) or "/var/lib/vllm-node",
+        image_users=images,
+        generates_cdi=_on(variables.get("gpu_runtime_enabled")),
+        cdi_source=_text(variables.get("gpu_runtime_cdi_source")) or "auto",
+        limits=_limits(variables),
+    )
+
+
+def _instance(entry: Mapping[str, Any], shm_size: Any) -> Instance:
+    args, env = entry.get("args"), entry.get("env")
+    return Instance(
+        name=str(entry.get("name", "?")),
+        image=_text(entry.get("image")) or "vllm",
+        model=_text(entry.get("model")),
+        gpus=tuple(str(gpu) for gpu in _list(entry.get("gpus"))),
+        port=_integer(entry.get("port")),
+        args={str(key): value for key, value in args.items()} if isinstance(args, Mapping) else {},
+        env={str(key): str(value) for key, value in env.items()} if isinstance(env, Mapping) else {},
+        shm_bytes=size_bytes(entry.get("shm_size") or shm_size),
+    )
+
+
+def _image(name: str, entry: Any) -> Image:
+    values = entry if isinstance(entry, Mapping) else {}
+    return Image(
+        name,
+        *(_text(values.get(key)) for key in ("repository", "tag", "digest", "architecture")),
+    )
+
+
+def _limits(variables: Mapping[str, Any]) -> Limits:
+    known = Limits()
+    found: dict[str, Any] = {}
+    for name in known.__dataclass_fields__:
+        value = variables.get(f"preflight_{name}")
+        if name == "ignore":
+            found[name] = tuple(str(each) for each in _list(value))
+        elif _number(value) is not None:
+            found[name] = _number(value)
+    return Limits(**found)
+
+
+def size_bytes(value: Any) -> int | None:
+    """Bytes of a size as podman writes it ("16g", "512m", 1024), None for anything else."""
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, int | str) else None
+    return (
+        int(match.group(1)) << (10 * " kmgt".index(match.group(2).lower().replace("b", "") or " "))
+        if match
+        else None
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _on(value: Any) -> bool:
+    """A switch as Ansible reads it; not set means on."""
+    return value is None or str(value).strip().lower() in ("true", "yes", "on", "1", "y", "t")
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) and value else None
+
+
+def _integer(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number == int(number) else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 1e18 else None

@@ -1,0 +1,72 @@
+"""What runs where on a node and what its models answered: the end of a bring-up."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass
+class Report:
+    """rows: {unit, state, image, digest, address}; answers: {model, text, tokens (from the server's usage)}."""
+
+    host: str
+    rows: list[dict[str, str]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    question: str = ""
+
+    @classmethod
+    def build(
+        cls,
+        host: str,
+        units: Sequence[Mapping[str, Any]],
+        states: Mapping[str, Mapping[str, Any]],
+        lock: Mapping[str, Mapping[str, Any]],
+        answers: Sequence[Mapping[str, Any]],
+    ) -> Report:
+        """Put together what the roles staged, what systemd said, and the replies of the API."""
+        rows = []
+        for unit in units:
+            image = lock.get(unit.get("image", ""), {})
+            rows.append(
+                {
+                    "unit": unit["unit"],
+                    "state": states[unit["unit"]]["state"],
+                    "image": f"{image['repository']}:{image['tag']}" if image else "",
+                    "digest": image.get("digest", ""),
+                    "address": unit.get("address", ""),
+                }
+            )
+        return cls(host, rows, [_answer(each["json"]) for each in answers if "json" in each])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a program."""
+        return asdict(self)
+
+
+def _answer(reply: Mapping[str, Any]) -> dict[str, Any]:
+    choice = reply["choices"][0]
+    said = choice["message"]["content"] if "message" in choice else choice["text"]
+    return {"model": reply["model"], "text": said or "", "tokens": reply["usage"]["completion_tokens"]}
+
+
+def text(report: Report, width: int = 140) -> str:
+    """The report as a table and the answers below it."""
+    table = Table(title=f"{report.host}: what runs where", title_justify="left")
+    for column in ("unit", "state", "address", "image", "digest"):
+        table.add_column(column, no_wrap=column != "image", overflow="fold")
+    for row in report.rows:
+        digest = row["digest"].removeprefix("sha256:")[:12]
+        table.add_row(row["unit"], row["state"], row["address"], row["image"], digest)
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None)
+    console.print(table)
+    for answer in report.answers:
+        console.print(f"{report.host} was asked: {report.question}", markup=False)
+        console.print(f"{answer['model']} answered ({answer['tokens']} tokens): {answer['text'].strip()!r}", markup=False)
+    return out.getvalue().rstrip()
