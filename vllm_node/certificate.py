@@ -61,7 +61,7 @@ def difference(as_found: Snapshot, now: Snapshot, kept: Sequence[str] = ()) -> D
     `kept` lists what stays on purpose, as `area:item` with shell wildcards ("files:/etc/cdi/nvidia.yaml",
     "packages:*", "files:/srv/data/*").
     """
-    found = [entry for area, read in _AREAS.items() for entry in _compare(area, read(as_found), read(now))]
+    found = [entry for area, read in AREAS.items() for entry in _compare(area, read(as_found), read(now))]
     on_purpose = [entry for entry in found if _matches(entry, kept)]
     return Difference(
         left_over=tuple(entry for entry in found if entry not in on_purpose),
@@ -188,7 +188,7 @@ def _gpu_processes(snapshot: Snapshot) -> Items | None:
     return {name: str(count) for name, count in counts.items()}
 
 
-_AREAS: dict[str, Reader] = {
+AREAS: dict[str, Reader] = {
     "unit files": _names("units", "installed"),
     "units": _units,
     "services": _service_states,

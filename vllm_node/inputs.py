@@ -115,23 +115,27 @@ def _wrong(role: str, spec: Spec, values: Mapping[str, Any]) -> Iterator[Finding
 
 
 def _errors(name: str, option: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """What Ansible has against one variable: whether something is missing, and its words with the name in them.
+    """What Ansible has against one variable: whether something is missing, and its words.
 
     One variable at a time, because Ansible's own words do not always say which one is meant.
     """
     try:
         errors = list(ArgumentSpecValidator({name: dict(option)}).validate(dict(given)).errors)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as reason:
         # The validator trips over some values, such as a list where a name is looked up.
-        yield False, f"{name} has a value of the wrong form ({type(error).__name__})"
+        yield False, f"{name} has a value of the wrong form ({type(reason).__name__})"
         return
+    found = []
     for error in errors:
         # Unknown keys are told with a guess at what was meant.
         if not isinstance(error, UnsupportedError):
             words = str(error.msg)
             if given and _secret(name, option):
                 words = words.replace(str(given[name]), _HIDDEN)
-            yield isinstance(error, RequiredError), words if name in words else f"{name}: {words}"
+            found.append((isinstance(error, RequiredError), words))
+    # Ansible tells some mistakes twice, once without the name: that one is needed only when it stands alone.
+    named = [each for each in found if name in each[1]]
+    yield from named or [(missing, f"{name}: {words}") for missing, words in found]
 
 
 def _secret(name: str, option: Mapping[str, Any]) -> bool:

@@ -167,7 +167,7 @@ def test_a_broken_spec_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "x/meta/argument_specs.yml"
     path.parent.mkdir(parents=True)
     path.write_text("argument_specs: {verify: {}}")
-    with pytest.raises(ValueError, match="x/meta/argument_specs.yml"):
+    with pytest.raises(ValueError, match=r"x/meta/argument_specs\.yml"):
         inputs.load_specs(tmp_path)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.unit.factories import (
-    DRIVER,
     GIB,
     changed,
     digest,

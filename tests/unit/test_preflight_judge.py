@@ -138,8 +138,17 @@ def test_versions(text: Any, expected: tuple[int, ...] | None) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("16g", 16 << 30), ("512M", 512 << 20), ("1GiB", 1 << 30), ("64kb", 64 << 10), (4096, 4096), ("100b", 100), ("lots", None), (None, None)],
-)  # fmt: skip
+    [
+        ("16g", 16 << 30),
+        ("512M", 512 << 20),
+        ("1GiB", 1 << 30),
+        ("64kb", 64 << 10),
+        (4096, 4096),
+        ("100b", 100),
+        ("lots", None),
+        (None, None),
+    ],
+)
 def test_sizes_as_podman_writes_them(value: Any, expected: int | None) -> None:
     assert size_bytes(value) == expected
 
