@@ -163,6 +163,12 @@ def _service_states(snapshot: Snapshot) -> Items | None:
     }
 
 
+def _networks(snapshot: Snapshot) -> Items | None:
+    found = _by("name", "networks", state=lambda row: str(row.get("driver")))(snapshot)
+    # podman's default network is built in: a node whose podman was never used just does not tell of it.
+    return found if found is None else {name: driver for name, driver in found.items() if name != "podman"}
+
+
 def _container(row: Mapping[str, Any]) -> str:
     return f"{row.get('image')} {row.get('state')}"
 
@@ -197,7 +203,7 @@ AREAS: dict[str, Reader] = {
     "containers": _by("name", "containers", state=_container),
     "images": _by("id", "images", state=lambda row: ", ".join(words(row, "names") or words(row, "digests"))),
     "volumes": _by("name", "volumes"),
-    "networks": _by("name", "networks", state=lambda row: str(row.get("driver"))),
+    "networks": _networks,
     "secrets": _names("secrets"),
     "ports": _ports,
     "links": _names("links"),

@@ -108,7 +108,10 @@ def write(certificate: Certificate, folder: Path) -> Sequence[Path]:
     page = environment.get_template("certificate.md.j2").render(document)
     paths = (folder / "certificate.json", folder / "certificate.md")
     for path, text in zip(paths, (json.dumps(document, indent=1), page), strict=True):
-        path.write_text(text)
+        # The next certificate may have nothing but this one to compare with: it is never left half written.
+        partial = path.with_name(f".{path.name}")
+        partial.write_text(text)
+        partial.replace(path)
     return paths
 
 
@@ -123,8 +126,9 @@ def _earlier(folder: Path) -> Mapping[str, Any] | None:
 
 def _without_ours(now: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `now` would be without anything of ours: what a node on which nothing is on record is held against."""
-    units = {**now["units"], "toolkit": [], "failed": [u for u in now["units"]["failed"] if not _is_ours(u)]}
-    units["installed"] = [path for path in now["units"]["installed"] or [] if not _is_ours(path)]
+    units = now["units"]
+    if units is not None:
+        units = {**units, "toolkit": [], **{kind: _others(units[kind]) for kind in ("failed", "installed")}}
     containers = now["containers"]
     if containers is not None:
         containers = [one for one in containers if "io.vllm-node.component" not in (one["labels"] or {})]
@@ -132,6 +136,11 @@ def _without_ours(now: Mapping[str, Any]) -> Mapping[str, Any]:
     if files is not None:
         files = {path: state for path, state in files.items() if "vllm-node" not in path}
     return {**now, "units": units, "containers": containers, "files": files}
+
+
+def _others(names: Sequence[str] | None) -> list[str] | None:
+    """`names` without ours; what could not be seen stays unseen."""
+    return None if names is None else [name for name in names if not _is_ours(name)]
 
 
 def _is_ours(name: str) -> bool:

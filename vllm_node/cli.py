@@ -24,6 +24,7 @@ from vllm_node import __doc__ as about
 from vllm_node.exit_codes import ExitCode, help_text
 from vllm_node.progress import View, open_view
 from vllm_node.remote import InventoryError, read_inventory
+from vllm_node.render_summary import RenderSummary
 from vllm_node.runner import PlaybookRun, PlayRequest, RunError
 from vllm_node.status import document, exit_code, print_status, read_all
 from vllm_node.summary import Summary
@@ -98,20 +99,19 @@ def _inventory_options(command: _Command) -> _Command:
     return command
 
 
+_extra_vars_option = click.option(
+    "-e",
+    "--extra-vars",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A variable that wins over the inventory: KEY=VALUE (text), a JSON or YAML mapping, or "
+    "@FILE. Later ones win, and files lose against the rest.",
+)
+
+
 def _run_options(command: _Command) -> _Command:
-    for option in (
-        click.option(
-            "-e",
-            "--extra-vars",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="A variable that wins over the inventory: KEY=VALUE (text), a JSON or YAML mapping, or "
-            "@FILE. Later ones win, and files lose against the rest.",
-        ),
-        click.option("-t", "--tags", help="Only tasks with one of these tags."),
-    ):
-        command = option(command)
-    return _inventory_options(command)
+    tags = click.option("-t", "--tags", help="Only tasks with one of these tags.")
+    return _inventory_options(tags(_extra_vars_option(command)))
 
 
 def _check_options(command: _Command) -> _Command:
@@ -134,7 +134,7 @@ class _Asked:
     vault_password_file: Path | None
     as_json: bool
     extra_vars: tuple[str, ...]
-    tags: str | None
+    tags: str | None = None
     check: bool = False
     diff: bool | None = None
 
@@ -159,6 +159,22 @@ def preflight(**options: Any) -> None:
 def verify(**options: Any) -> None:
     """Prove that what runs is what the inventory says. Changes nothing."""
     _play("verify", "verify", _Asked(**options))
+
+
+@cli.command(epilog=_EPILOG)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="rendered",
+    show_default=True,
+    help="Folder for the files; each host gets a folder in it.",
+)
+@_extra_vars_option
+@_inventory_options
+def render(output: Path, **options: Any) -> None:
+    """Write what `up` would install to a folder here, and validate it. Connects to no node, needs no vault."""
+    more: dict[str, object] = {"render_output": str(output.absolute())}
+    _play("render", "render", _Asked(**options), more, RenderSummary)
 
 
 @cli.command(epilog=_EPILOG)
@@ -225,7 +241,13 @@ def parse_extra_vars(given: tuple[str, ...]) -> tuple[dict[str, object], tuple[P
     return values, tuple(files)
 
 
-def _play(verb: str, playbook: str, asked: _Asked, more: dict[str, object] | None = None) -> NoReturn:
+def _play(
+    verb: str,
+    playbook: str,
+    asked: _Asked,
+    more: dict[str, object] | None = None,
+    kind: type[Summary] = Summary,
+) -> NoReturn:
     values, files = parse_extra_vars(asked.extra_vars)
     request = PlayRequest(
         playbook=playbook,
@@ -238,7 +260,7 @@ def _play(verb: str, playbook: str, asked: _Asked, more: dict[str, object] | Non
         vars_files=files,
         vault_password_file=asked.vault_password_file,
     )
-    summary = Summary(verb, _again(verb, asked), check=asked.check)
+    summary = kind(verb, _again(verb, asked), check=asked.check)
     try:
         run = PlaybookRun(request)
     except RunError as error:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import RequiredError, UnsupportedError
 
@@ -46,6 +47,33 @@ def load_specs(roles: Path) -> dict[str, dict[str, Any]]:
 def names(specs: Mapping[str, Spec]) -> list[str]:
     """Every variable that a role knows."""
     return sorted({name for spec in specs.values() for name in spec})
+
+
+def secret_names(specs: Mapping[str, Spec]) -> frozenset[str]:
+    """Variables whose values must never be shown or written down."""
+    return frozenset(
+        name for spec in specs.values() for name, option in spec.items() if _secret(name, option)
+    )
+
+
+def resolve(
+    wanted: Iterable[str], variables: Mapping[str, Any], template: Callable[[Any], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of the `wanted` variables that are set, and the reason of each that cannot be resolved.
+
+    Only these are resolved: everything else in the inventory is the site's own affair, and may not even be
+    resolvable at this point.
+    """
+    values: dict[str, Any] = {}
+    undefined: dict[str, str] = {}
+    for name in wanted:
+        if name not in variables:
+            continue
+        try:
+            values[name] = template(variables[name])
+        except AnsibleError as error:
+            undefined[name] = " ".join(str(error).split())
+    return values, undefined
 
 
 def with_defaults(values: Mapping[str, Any], specs: Mapping[str, Spec]) -> dict[str, Any]:

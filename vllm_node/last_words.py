@@ -10,15 +10,15 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "podman finds no such GPU in the CDI specifications: compare `nvidia-ctk cdi list` with the instance's gpus",
     ),
     (
-        r"system not yet initialized|CUDA.{0,40}\b802\b",
+        r"system not yet initialized|\b[Ee]rror:? 802\b",
         "CUDA error 802: the NVSwitch fabric is not up. nvidia-fabricmanager must run, in the driver's version",
     ),
     (
-        r"system has unsupported display driver|CUDA.{0,40}\b803\b",
+        r"system has unsupported display driver|\b[Ee]rror:? 803\b",
         "CUDA error 803: libcuda of the image and the node's driver do not fit; use an image for this driver",
     ),
     (
-        r"forward compatibility was attempted|CUDA.{0,40}\b804\b",
+        r"forward compatibility was attempted|\b[Ee]rror:? 804\b",
         "CUDA error 804: the image's CUDA is newer than this driver can serve on this GPU; update the driver",
     ),
     (
@@ -30,7 +30,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "not enough free GPU memory: another process holds it, or gpu-memory-utilization asks for too much",
     ),
     (
-        r"No available memory for the cache blocks|larger than the maximum number of tokens",
+        r"No available memory for the cache blocks|larger than the (?:maximum number of tokens|available KV cache)",
         "the KV cache does not fit: lower max-model-len, or give the instance more GPUs",
     ),
     (
@@ -42,9 +42,13 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "the limit of processes was reached: look at TasksMax of the unit and pids.max of its cgroup",
     ),
     (r"[Aa]ddress already in use", "the port is taken by somebody else: `ss -lntp` names the process"),
-    (r"trust_remote_code|trust-remote-code", "the model brings code of its own; allow it with trust-remote-code: true"),
     (
-        r"Can't load tokenizer|Couldn't instantiate the backend tokenizer|tokenizer.*not found",
+        # vLLM prints `trust_remote_code=False` among its settings at each start: the bare word says nothing.
+        r"contains custom code which must be executed|(?:setting|argument) .?trust_remote_code=True",
+        "the model brings code of its own; allow it with trust-remote-code: true",
+    ),
+    (
+        r"Can't load tokenizer|Couldn't instantiate the backend tokenizer|tokenizer\S* (?:was )?not found",
         "tokenizer files are missing from the model's folder",
     ),
     (
@@ -52,7 +56,10 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "this version of vLLM does not know that flag; `vllm serve --help=all` of the image lists them",
     ),
     (r"image not known|no such image", "the image is not on the node: run the playbook again, it pulls it"),
-    (r"[Pp]ermission denied", "a file or folder cannot be read or written; with SELinux, `ausearch -m avc -ts recent`"),
+    (
+        r"[Pp]ermission denied|Insufficient Permissions",
+        "a file or folder cannot be read or written; with SELinux, `ausearch -m avc -ts recent`",
+    ),
 )
 
 

@@ -64,9 +64,10 @@ def text(report: Report, width: int = 140) -> str:
         digest = row["digest"].removeprefix("sha256:")[:12]
         table.add_row(row["unit"], row["state"], row["address"], row["image"], digest)
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None)
+    # A model may answer with what rich takes for markup or for the name of an emoji: it is shown as it came.
+    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False)
     console.print(table)
     for answer in report.answers:
-        console.print(f"{report.host} was asked: {report.question}", markup=False)
-        console.print(f"{answer['model']} answered ({answer['tokens']} tokens): {answer['text'].strip()!r}", markup=False)
+        console.print(f"{report.host} was asked: {report.question}")
+        console.print(f"{answer['model']} answered ({answer['tokens']} tokens): {answer['text'].strip()!r}")
     return out.getvalue().rstrip()

@@ -54,7 +54,8 @@ class HostSummary:
     changes: list[dict[str, str | None]] = field(default_factory=list)
     findings: list[Mapping[str, Any]] | None = None
     rows: list[Mapping[str, Any]] = field(default_factory=list)
-    answer: Mapping[str, Any] | None = None
+    question: str | None = None
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
     certificate: Mapping[str, Any] | None = None
     report_files: list[str] = field(default_factory=list)
 
@@ -132,7 +133,7 @@ class Summary:
         return ExitCode.OK if self._ended.rc == 0 else ExitCode.TASK_FAILED
 
     def document(self) -> dict[str, Any]:
-        """The whole summary for a machine. `findings`, `answer`, `certificate` are null when not told."""
+        """The whole summary for a machine. `findings`, `question`, `certificate` are null when not told."""
         code = self.exit_code
         return {
             "schema": SCHEMA,
@@ -205,12 +206,9 @@ class Summary:
         if rows:
             print_table(console, ["host", "unit", "state", "address", "image", "digest"], rows)
         for name, host in self.hosts.items():
-            if host.answer:
-                _say(
-                    console,
-                    f"\n{name}: {_word(host.answer.get('model'))} was asked: {host.answer.get('question')}",
-                )
-                _say(console, f"{name}: it answered: {host.answer.get('text')}")
+            for answer in host.answers:
+                _say(console, f"\n{name}: {_word(answer.get('model'))} was asked: {host.question}")
+                _say(console, f"{name}: it answered: {answer.get('text')}")
 
     def _print_certificates(self, console: Console) -> None:
         for name, host in self.hosts.items():
@@ -435,7 +433,8 @@ def _take_our_keys(summary: Summary, host: HostSummary, result: Mapping[str, Any
             # A report is often shown by a second task, and then comes twice.
             if isinstance(row, Mapping) and row not in told.rows:
                 told.rows.append(row)
-        told.answer = report.get("answer") or told.answer
+        told.question = report.get("question") or told.question
+        told.answers = report.get("answers") or told.answers
     certificate = result.get("certificate")
     if isinstance(certificate, Mapping):
         host.certificate = certificate
@@ -464,7 +463,8 @@ def _host_document(host: HostSummary) -> dict[str, Any]:
         "changes": host.changes,
         "findings": host.findings,
         "rows": host.rows,
-        "answer": host.answer,
+        "question": host.question,
+        "answers": host.answers,
         "certificate": host.certificate,
         "report_files": host.report_files,
     }

@@ -34,8 +34,8 @@ def image_references(lock: Mapping[str, Mapping[str, Any]]) -> list[dict[str, st
 def vllm_args(args: Mapping[str, Any]) -> list[str]:
     """Words of a `vllm serve` command line from `{flag: value}`.
 
-    `true` gives `--flag`, `false` gives `--no-flag`, a list several words, a dictionary its JSON; `None` leaves the
-    flag out, which takes a default of the role away.
+    `true` gives `--flag`, `false` gives `--no-flag`, a list several words, a dictionary its JSON (inside a list as
+    well); `None` leaves the flag out, which takes a default of the role away.
     """
     words: list[str] = []
     for flag, value in args.items():
@@ -43,13 +43,15 @@ def vllm_args(args: Mapping[str, Any]) -> list[str]:
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, Mapping):
-            words += [f"--{flag}", json.dumps(value, separators=(",", ":"))]
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            words += [f"--{flag}", *map(str, value)]
+            words += [f"--{flag}", *map(_argument, value)]
         else:
-            words += [f"--{flag}", str(value)]
+            words += [f"--{flag}", _argument(value)]
     return words
+
+
+def _argument(value: object) -> str:
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping) else str(value)
 
 
 def systemd_word(word: object) -> str:

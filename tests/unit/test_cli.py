@@ -78,7 +78,8 @@ def test_up_tells_progress_on_stderr_and_the_outcome_on_stdout(project: Project)
     report = {
         "host": "{{ inventory_hostname }}",
         "rows": [{"unit": "vllm-tiny.service", "state": "healthy", "address": "127.0.0.1:8000"}],
-        "answer": {"question": "Who?", "text": "Me.", "model": "tiny"},
+        "question": "Who?",
+        "answers": [{"text": "Me.", "model": "tiny", "tokens": 2}],
     }
     project.play("site", task("Unit is installed", changed=True), task("Report", vllm_node_report=report))
     done = project.call("up")

@@ -282,7 +282,7 @@ def test_our_own_units_may_hold_their_ports_and_gpus() -> None:
         [port(8000, "vllm", "vllm-llama.service"), port(9400, "x", "dcgm-exporter.service")],
     )
     node = changed(node, "gpu/processes", [{**OTHER_PROCESS, "unit": "vllm-llama.service"}])
-    node = changed(node, "units/failed", ["vllm-llama.service"])
+    node = changed(node, "units/failed", ["vllm-llama.service", "ab" * 32 + "-1f.service"])
     assert judged(node) == []
 
 

@@ -47,7 +47,8 @@ REPORT = {
             "state": "healthy",
         }
     ],
-    "answer": {"question": "Who are you?", "text": "A model [of few words].", "model": "tiny"},
+    "question": "Who are you?",
+    "answers": [{"text": "A model [of few words].", "model": "tiny", "tokens": 7}],
 }
 
 
@@ -94,7 +95,7 @@ def test_a_report_that_comes_twice_is_shown_once() -> None:
 
 def test_a_report_in_a_loop_item_and_for_another_host_is_found() -> None:
     summary = summary_of(result("ok", results=[{"vllm_node_report": {**REPORT, "host": "n2"}}]), ok=1)
-    assert summary.document()["hosts"]["n2"]["answer"]["model"] == "tiny"
+    assert summary.document()["hosts"]["n2"]["answers"][0]["model"] == "tiny"
 
 
 def test_preflight_text_is_shown_as_it_is_and_says_that_nothing_changed() -> None:

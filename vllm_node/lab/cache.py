@@ -32,7 +32,7 @@ def recipe_hash(*parts: object) -> str:
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """Return the folder `kind-key`, calling `build(folder)` first when it does not exist yet.
 
-    Older entries of the same kind are removed once the new one is in place, except those in use (locked).
+    Older entries of the same kind stay: the root of a running node may be an overlay over one of them.
     """
     final = cache_dir() / f"{kind}-{key}"
     with lock(f"{kind}-{key}"):

@@ -184,7 +184,7 @@ def _asked_for(snapshot: Snapshot, wanted: Wanted) -> list[Mapping[str, Any]]:
     """The GPUs that instances will use."""
     names = aliases(snapshot) or {}
     indices = {device[0] for each in wanted.gpu_instances for device in meant(names, each.gpus)}
-    return [gpu for gpu in rows(snapshot, "gpu", "devices") if gpu.get("index") in indices]
+    return [gpu for gpu in rows(snapshot, "gpu", "devices") if number(gpu, "index") in indices]
 
 
 def health(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
@@ -225,13 +225,11 @@ def health(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
 def busy(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """Somebody else computes on the GPUs that are asked for."""
     asked = _asked_for(snapshot, wanted)
-    uuids = {gpu.get("uuid") for gpu in asked} | {
-        mig.get("uuid") for gpu in asked for mig in rows(gpu, "mig")
-    }
+    uuids = {text(device, "uuid") for gpu in asked for device in (gpu, *rows(gpu, "mig"))} - {None}
     others = [
         f"{process.get('name')} (pid {process.get('pid')}, {process.get('unit') or 'no unit'})"
         for process in rows(snapshot, "gpu", "processes")
-        if process.get("gpu_uuid") in uuids and process.get("unit") not in wanted.components
+        if text(process, "gpu_uuid") in uuids and text(process, "unit") not in wanted.components
     ]
     if others:
         yield fail(

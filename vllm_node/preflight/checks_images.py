@@ -61,7 +61,7 @@ def architecture(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     node = tables.ARCHITECTURES.get(machine, machine) if machine else None
     if node is None:
         return
-    offered = {row.get("name"): words(row, "architectures") for row in rows(snapshot, "registry", "images")}
+    offered = {text(row, "name"): words(row, "architectures") for row in rows(snapshot, "registry", "images")}
     for image in wanted.images:
         built_for = offered.get(image.name) or ([image.architecture] if image.architecture else [])
         if (image.architecture and image.architecture != node) or (built_for and node not in built_for):
@@ -75,7 +75,7 @@ def architecture(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
 
 def in_registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """The registry holds every locked digest that the node lacks."""
-    answers = {row.get("name"): row for row in rows(snapshot, "registry", "images")}
+    answers = {text(row, "name"): row for row in rows(snapshot, "registry", "images")}
     for image in wanted.images:
         row = answers.get(image.name)
         if row is None or not image.pinned or installed(snapshot, image.reference):

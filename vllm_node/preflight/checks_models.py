@@ -7,14 +7,14 @@ from typing import Any
 
 from vllm_node.preflight import tables
 from vllm_node.preflight.findings import Finding, fail, warn
-from vllm_node.preflight.reading import Snapshot, at, gib, listed, number, rows, text, words
+from vllm_node.preflight.reading import Snapshot, at, gib, listed, mapping, number, rows, text, words
 from vllm_node.preflight.wanted import Instance, Wanted
 
 _VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
 
 
 def _pairs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Instance, Mapping[str, Any]]]:
-    found = {row.get("name"): row for row in rows(snapshot, "models")}
+    found = {text(row, "name"): row for row in rows(snapshot, "models")}
     for instance in wanted.instances:
         if instance.name in found:
             yield instance, found[instance.name]
@@ -125,7 +125,7 @@ def file_system(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
                 "take an hour.",
                 "Set args: {safetensors-load-strategy: eager}, or copy the model to a local disk.",
             )
-        booleans = at(snapshot, "selinux", "booleans") or {}
+        booleans = mapping(snapshot, "selinux", "booleans")
         if (
             at(snapshot, "selinux", "mode") == "enforcing"
             and booleans.get("virt_use_nfs") is False

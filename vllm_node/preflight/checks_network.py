@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_node.preflight.findings import Finding, Level, fail, finding, warn
-from vllm_node.preflight.reading import Snapshot, at, installed, listed, rows, text
+from vllm_node.preflight.reading import Snapshot, at, installed, listed, mapping, rows, text
 from vllm_node.preflight.wanted import Wanted
 
 _EVERYWHERE = {"*", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost"}  # noqa: S104 - addresses to recognise
@@ -18,9 +18,7 @@ def ports(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         others = [
             row
             for row in rows(snapshot, "ports")
-            if row.get("protocol") == "tcp"
-            and row.get("port") == port.number
-            and _in_the_way(row, port.unit, wanted)
+            if row.get("protocol") == "tcp" and row.get("port") == port.number and _in_the_way(row, wanted)
         ]
         if others:
             other = others[0]
@@ -34,25 +32,23 @@ def ports(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def _in_the_way(row: Any, unit: str, wanted: Wanted) -> bool:
-    owner, address = row.get("unit"), str(row.get("address"))
-    if owner == unit:
+def _in_the_way(row: Mapping[str, Any], wanted: Wanted) -> bool:
+    # One of our own units is never in the way: it holds its own port, or gives one up to another of ours.
+    if text(row, "unit") in wanted.components:
         return False
-    # One of our own under another name on this port: a renamed instance, whose old unit goes away first.
-    if owner in wanted.components:
-        return False
+    address = str(row.get("address"))
     return address in _EVERYWHERE or address.startswith("127.")
 
 
-def _who(row: Any) -> str:
+def _who(row: Mapping[str, Any]) -> str:
     process = f"{row.get('process') or 'an unknown process'} (pid {row.get('pid') or '?'}"
     return f"{process}, {row.get('unit') or 'unit not seen'}) on {row.get('address')}"
 
 
 def registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """The registry: reachable, trusted, letting us in."""
-    found = at(snapshot, "registry")
-    if wanted.registry is None or found is None:
+    found = mapping(snapshot, "registry")
+    if wanted.registry is None or not found:
         return
     address = text(found, "address") or wanted.registry
     error = text(found, "error") or "no answer"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vllm_node.preflight import tables
 from vllm_node.preflight.findings import Finding, fail, finding, warn
-from vllm_node.preflight.reading import Snapshot, at, listed, text, unseen, version
+from vllm_node.preflight.reading import Snapshot, at, listed, mapping, text, unseen, version
 from vllm_node.preflight.wanted import Wanted
 
 _FLOOR = tables.dotted(tables.PODMAN_FLOOR)
@@ -100,7 +100,7 @@ def runtime(snapshot: Snapshot, _: Wanted) -> Iterator[Finding]:
 
 def leftovers(snapshot: Snapshot, _: Wanted) -> Iterator[Finding]:
     """CNI configuration of an older podman."""
-    files = at(snapshot, "files") or {}
+    files = mapping(snapshot, "files")
     found = sorted(path for path in files if path.startswith("/etc/cni/net.d/") and "podman" in path)
     if found:
         yield warn(

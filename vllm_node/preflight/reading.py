@@ -30,6 +30,12 @@ def words(data: Any, *keys: str) -> list[str]:
     return [word for word in found if isinstance(word, str)] if isinstance(found, list | tuple) else []
 
 
+def mapping(data: Any, *keys: str) -> Mapping[str, Any]:
+    """The mapping below nested keys, an empty one for anything else."""
+    found = at(data, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
 def text(data: Any, *keys: str) -> str | None:
     """The text below nested keys, None for anything else."""
     found = at(data, *keys)

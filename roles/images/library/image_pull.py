@@ -37,14 +37,26 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.node_manifest import Manifest
 
 LOGS = "/run/vllm-node/pull"
-# podman draws its progress for a terminal only.
-IN_TERMINAL = (
-    "import fcntl,os,pty,struct,sys,termios\n"
-    "def read(fd):\n"
-    "    return os.read(fd, 65536)\n"
-    "sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:], read)))\n"
-)
-BLOB = re.compile(r"blob ([0-9a-f]{12}).*?([\d.]+\s?[KMGT]?i?B) / ([\d.]+\s?[KMGT]?i?B)")
+IMAGE_STORE = "/var/lib/containers/storage/overlay-images"
+# podman draws its progress for a terminal only, and only for one that has a width.
+IN_TERMINAL = """
+import fcntl, os, pty, struct, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    os.execvp(sys.argv[1], sys.argv[1:])
+while True:
+    try:
+        data = os.read(terminal, 65536)
+    except OSError:  # the terminal is gone: podman has ended
+        break
+    if not data:
+        break
+    os.write(1, data)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+# Below one KiB podman writes a small b.
+BLOB = re.compile(r"blob ([0-9a-f]{12}).*?([\d.]+\s?[KMGT]?i?[Bb]) / ([\d.]+\s?[KMGT]?i?[Bb])")
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -64,7 +76,7 @@ def log_of(name):
 def repo_digests():
     """References (repository@digest) that the storage has."""
     # Asking podman makes its storage folder; a node without one has no images.
-    if not os.path.isdir("/var/lib/containers/storage/overlay-images"):
+    if not os.path.isdir(IMAGE_STORE):
         return set()
     done = run("podman", "images", "--all", "--digests", "--format", "json")
     if done.returncode != 0:
@@ -79,13 +91,13 @@ def start(image, authfile):
     run("systemctl", "reset-failed", unit)
     forget(image["name"])
     pull = ["podman", "pull"] + (["--authfile", authfile] if authfile else []) + [image["reference"]]
-    # The exit code is kept beside the log: a unit that ended well is forgotten at once.
+    # A unit that has ended is forgotten at once: whether it ended well is told by the images, and why not by the log.
     done = run(
         *("systemd-run", "--quiet", "--unit", unit, "--property", "StandardOutput=append:" + log),
         *("--property", "StandardError=append:" + log, "--setenv", "TERM=dumb"),
         *(sys.executable, "-c", IN_TERMINAL, *pull),
     )
-    return None if done.returncode == 0 else done.stderr.strip()
+    return None if done.returncode == 0 else done.stderr.strip() or "systemd-run ended with %d" % done.returncode
 
 
 def forget(name):
@@ -102,7 +114,7 @@ def log_text(name):
     try:
         with open(log_of(name), "rb") as handle:
             handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, handle.tell() - 65536))
+            handle.seek(max(0, handle.tell() - 2**22))
             return ESCAPES.sub("", handle.read().decode(errors="replace"))
     except OSError:
         return ""
@@ -141,13 +153,18 @@ def main():
         supports_check_mode=True,
     )
     args = module.params
+    # In this order: a pull that ends between the two questions is then taken for running, not for failed.
+    active = [image["name"] for image in args["images"] if is_running(image["name"])]
     there = repo_digests()
     present = [image["name"] for image in args["images"] if image["reference"] in there]
     missing = [image for image in args["images"] if image["reference"] not in there]
     started, failed = [], {}
     if missing and not module.check_mode:
-        manifest = Manifest.load(args["state_dir"])
-        running = [image for image in missing if is_running(image["name"])]
+        try:
+            manifest = Manifest.load(args["state_dir"])
+        except ValueError as error:
+            module.fail_json(msg=str(error))
+        running = [image for image in missing if image["name"] in active]
         for image in missing:
             if image in running:
                 continue

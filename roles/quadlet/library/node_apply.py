@@ -10,6 +10,7 @@ description:
   - Units below C(/etc/containers/systemd) are given to the node's own Quadlet generator first; a complaint
     stops the module before anything is installed.
   - C(@INPUTS@) in a unit is replaced by a hash over the unit, the files that it mounts, and its secrets.
+  - Volumes and secrets that somebody else made are never taken over, because a teardown would remove them.
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   scope: {type: str, required: true, description: Files of the same scope that are not listed are removed.}
@@ -28,8 +29,11 @@ options:
     type: list
     elements: dict
     default: []
-    no_log: true
+    no_log: false
     description: Podman secrets that must exist with this value.
+    options:
+      name: {type: str, required: true, description: Its name.}
+      value: {type: str, required: true, no_log: true, description: What it is.}
   volumes: {type: list, elements: str, default: [], description: Names of the volumes that the units will make.}
 author: [vllm-node maintainers]
 """
@@ -52,10 +56,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.node_manifest import Manifest
 
 UNIT_FOLDER = "/etc/containers/systemd/"
+PLAIN_UNIT_FOLDER = "/etc/systemd/system/"
 GENERATORS = ("/usr/libexec/podman/quadlet", "/usr/lib/systemd/system-generators/podman-system-generator")
 PLACEHOLDER = "@INPUTS@"
 COMPLAINT = re.compile(r"unsupported key|converting |error (occurred|loading|parsing)", re.IGNORECASE)
-SECRET_STORE = "/var/lib/containers/storage/secrets"
+STORAGE = "/var/lib/containers/storage"
 
 
 def inputs_hash(unit, files, secrets, salt):
@@ -124,7 +129,7 @@ def current_state(path):
 def stored_secrets(names):
     """Values of the podman secrets among `names` that exist."""
     # Asking podman makes its storage; a node that never ran it has no secrets either.
-    if not names or not os.path.isdir(SECRET_STORE):
+    if not names or not os.path.isdir(os.path.join(STORAGE, "secrets")):
         return {}
     found = {}
     for name in names:
@@ -136,11 +141,37 @@ def stored_secrets(names):
     return found
 
 
-def stop_unit_of(path):
-    """Stop the service of a unit file before the file goes: systemd cannot stop what it no longer knows."""
-    base, kind = os.path.splitext(os.path.basename(path))
-    if path.startswith(UNIT_FOLDER) and kind == ".container":
-        subprocess.run(["systemctl", "stop", base + ".service"], check=False, capture_output=True)
+def existing_volumes(names):
+    """Those of `names` that are podman volumes already."""
+    if not names or not os.path.isdir(STORAGE):
+        return []
+    done = subprocess.run(["podman", "volume", "ls", "--quiet"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError("podman volume ls: " + done.stderr.strip())
+    return sorted(set(names) & set(done.stdout.split()))
+
+
+def foreign(kind, names, manifest):
+    """A sentence for each of the existing `names` that the manifest does not list."""
+    return [
+        "%s %s exists already and vllm-node did not make it: remove it (podman %s rm %s) or give it another name"
+        % (kind, name, kind, name)
+        for name in names
+        if name not in manifest.data[kind + "s"]
+    ]
+
+
+def stop_units_of(paths):
+    """Stop the services of unit files before any file goes: systemd cannot stop what it no longer knows."""
+    units = []
+    for path in paths:
+        base, kind = os.path.splitext(os.path.basename(path))
+        if path.startswith(UNIT_FOLDER) and kind == ".container":
+            units.append(base + ".service")
+        elif path.startswith(PLAIN_UNIT_FOLDER) and kind == ".service":
+            units.append(base + kind)
+    if units:
+        subprocess.run(["systemctl", "stop", *units], check=False, capture_output=True)
 
 
 def difference(path, before, after):
@@ -165,7 +196,17 @@ def main():
                     "group": {"type": "int", "default": 0},
                 },
             },
-            "secrets": {"type": "list", "elements": "dict", "default": [], "no_log": True},
+            # The values are hidden, the names are not: they stand in units, differences and errors.
+            "secrets": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "no_log": False,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "value": {"type": "str", "required": True, "no_log": True},
+                },
+            },
             "volumes": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -189,6 +230,13 @@ def main():
 
     stored = stored_secrets(secrets)
     new_secrets = [name for name, value in secrets.items() if stored.get(name) != value]
+    try:
+        strangers = foreign("volume", existing_volumes(args["volumes"]), manifest)
+    except RuntimeError as error:
+        module.fail_json(msg=str(error))
+    strangers += foreign("secret", [name for name in new_secrets if name in stored], manifest)
+    if strangers:
+        module.fail_json(msg="\n".join(strangers))
     changed, diffs = [], []
     for path, entry in wanted.items():
         target = (entry["content"].encode(), int(entry["mode"], 8), entry["owner"], entry["group"])
@@ -221,8 +269,8 @@ def main():
                 module.fail_json(msg="podman secret %s cannot be made: %s" % (name, done.stderr.strip()))
         for volume in args["volumes"]:
             manifest.add("volumes", volume)
+        stop_units_of(obsolete)
         for path in obsolete:
-            stop_unit_of(path)
             manifest.remove(path)
         for path in changed:
             entry = wanted[path]

@@ -6,6 +6,7 @@ that the manifest does not name; an entry without its thing does no harm.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,10 @@ import tempfile
 
 SCHEMA = 1
 LISTS = ("directories", "secrets", "volumes", "units")
+DAMAGED = (
+    "%s is damaged (%s): without it nobody knows what vllm-node made on this node; bring it back from a backup, or"
+    " compare the node with as-found.json beside it by hand and remove both"
+)
 
 
 class Manifest:
@@ -30,18 +35,26 @@ class Manifest:
 
     @classmethod
     def load(cls, state_dir):
-        """Read the manifest; an empty one when the node has none. A damaged one is an error, never ignored."""
+        """Read the manifest; an empty one when the node has none. A damaged one is a ValueError, never ignored."""
+        path = os.path.join(state_dir, "manifest.json")
         try:
-            with open(os.path.join(state_dir, "manifest.json"), encoding="utf-8") as handle:
+            with open(path, encoding="utf-8") as handle:
                 data = json.load(handle)
         except FileNotFoundError:
             data = {"schema": SCHEMA, "salt": secrets.token_hex(16), "files": {}, "images": {}}
             data.update({name: [] for name in LISTS})
+        except ValueError as error:
+            raise ValueError(DAMAGED % (path, error)) from error
+        if not isinstance(data, dict):
+            raise ValueError(DAMAGED % (path, "it holds no object"))
         if data.get("schema") != SCHEMA:
             raise ValueError(
-                "%s/manifest.json has schema %r, this toolkit knows %d: use the version that wrote it"
-                % (state_dir, data.get("schema"), SCHEMA)
+                "%s has schema %r, this toolkit knows %d: use the version that wrote it"
+                % (path, data.get("schema"), SCHEMA)
             )
+        lacking = [name for name in ("salt", "files", "images") + LISTS if name not in data]
+        if lacking:
+            raise ValueError(DAMAGED % (path, "it lacks " + ", ".join(lacking)))
         return cls(state_dir, data)
 
     def save(self):
@@ -80,8 +93,9 @@ class Manifest:
         known = self.data["files"][path]
         if known["backup"]:
             kept = os.path.join(self.state_dir, "backup", known["backup"])
-            if os.path.exists(kept):
-                shutil.move(kept, path)
+            # A link that leads nowhere from here exists as well; what is not there any more was brought back before.
+            if os.path.lexists(kept):
+                bring_back(kept, path)
         elif os.path.lexists(path):
             os.unlink(path)
         del self.data["files"][path]
@@ -105,10 +119,33 @@ class Manifest:
         folder = os.path.join(self.state_dir, "backup")
         make_directory(folder, 0o700)
         name = hashlib.sha256(path.encode()).hexdigest()[:16]
-        shutil.copy2(path, os.path.join(folder, name), follow_symlinks=False)
-        status = os.lstat(path)
-        os.chown(os.path.join(folder, name), status.st_uid, status.st_gid, follow_symlinks=False)
+        copy_exactly(path, os.path.join(folder, name))
         return name
+
+
+def copy_exactly(source, target):
+    """Copy a file or a link with its owner, mode, times and labels; `target` is replaced."""
+    if os.path.lexists(target):
+        os.unlink(target)
+    shutil.copy2(source, target, follow_symlinks=False)
+    status = os.lstat(source)
+    os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+    if not os.path.islink(target):
+        # Giving a file away takes its set-user-ID bit.
+        os.chmod(target, status.st_mode & 0o7777)
+
+
+def bring_back(kept, path):
+    """Put `kept` where it lay, in one step. /var and /etc are often file systems of their own: then by a copy."""
+    try:
+        os.rename(kept, path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        partial = os.path.join(os.path.dirname(path), ".vllm-node-" + os.path.basename(kept))
+        copy_exactly(kept, partial)
+        os.rename(partial, path)
+        os.unlink(kept)
 
 
 def missing_directories(folder):

@@ -25,6 +25,8 @@ actions: {description: What was done to systemd and its units., type: list, retu
 """
 
 import concurrent.futures
+import glob
+import http.client
 import json
 import os
 import re
@@ -38,6 +40,8 @@ from ansible.module_utils.node_manifest import Manifest
 
 UNIT_FOLDER = "/etc/containers/systemd"
 GENERATED = "/run/systemd/generator"
+STORAGE = "/var/lib/containers/storage"
+SOURCE = re.compile(r"^SourcePath=(.+)$", re.MULTILINE)
 INPUTS = re.compile(r"^Label=io\.vllm-node\.inputs=(\S+)", re.MULTILINE)
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "NRestarts", "Result", "NeedDaemonReload", "InvocationID")
 # The first failure may be bad luck (a device that was not ready yet); a third is not.
@@ -73,6 +77,20 @@ def newer_than_generated(unit):
         return os.path.exists(quadlet_of(unit))
 
 
+def orphans():
+    """Generated units whose Quadlet file is gone: until a reload the target would start them again."""
+    found = []
+    for path in glob.glob(os.path.join(GENERATED, "*.service")):
+        try:
+            with open(path, encoding="utf-8") as handle:
+                source = SOURCE.search(handle.read())
+        except OSError:
+            continue
+        if source and os.path.dirname(source.group(1)) == UNIT_FOLDER and not os.path.exists(source.group(1)):
+            found.append(os.path.basename(path))
+    return found
+
+
 def wanted_inputs(unit):
     try:
         with open(quadlet_of(unit), encoding="utf-8") as handle:
@@ -85,7 +103,7 @@ def wanted_inputs(unit):
 def containers():
     """Running containers by name: {name: {id, inputs}}."""
     # Asking podman makes its storage; before the first container there is nothing to ask for.
-    if not os.path.isdir("/var/lib/containers/storage"):
+    if not os.path.isdir(STORAGE):
         return {}
     done = run("podman", "ps", "--format", "json")
     if done.returncode != 0:
@@ -106,7 +124,7 @@ def begin(target, units, manifest, dry):
         if known.get(unit, {}).get("NeedDaemonReload") == "yes" or newer_than_generated(unit)
     ]
     unknown = [unit for unit in (target, *units) if known.get(unit, {}).get("LoadState") != "loaded"]
-    if stale or unknown or known.get(target, {}).get("NeedDaemonReload") == "yes":
+    if stale or unknown or orphans() or known.get(target, {}).get("NeedDaemonReload") == "yes":
         done.append("systemd reloaded")
         if not dry:
             result = run("systemctl", "daemon-reload")
@@ -126,9 +144,11 @@ def begin(target, units, manifest, dry):
         state = known.get(unit, {}).get("ActiveState")
         name = unit[: -len(".service")]
         wanted = wanted_inputs(unit)
-        if state == "failed":
-            run("systemctl", "reset-failed", unit) if not dry else None
-        if wanted and name in running and running[name]["inputs"] != wanted:
+        loops = known.get(unit, {}).get("SubState", "").startswith("auto-restart")
+        if (state == "failed" or loops) and not dry:
+            # What the unit did before it was mended is not held against it.
+            run("systemctl", "reset-failed", unit)
+        if loops or (wanted and name in running and running[name]["inputs"] != wanted):
             done.append(unit + " restarted")
             if not dry:
                 run("systemctl", "restart", "--no-block", unit)
@@ -153,7 +173,7 @@ def get(url, body=None):
             return answer.status, answer.read().decode(errors="replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode(errors="replace")[:300]
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return 0, str(getattr(error, "reason", error))
 
 
@@ -162,14 +182,20 @@ def vllm_is_ready(ready):
     status, text = get(ready["url"] + "/v1/models")
     if status != 200:
         return "not listening yet" if status == 0 else "/v1/models answers %d" % status
-    names = [model["id"] for model in json.loads(text)["data"]]
+    try:
+        names = [model["id"] for model in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError):
+        return "/v1/models answers something else than a list of models: does another program have the port?"
     if ready["model"] not in names:
         return "serves %s, not %s" % (", ".join(names), ready["model"])
     body = {"model": ready["model"], "prompt": "Hello", "max_tokens": 1}
     status, text = get(ready["url"] + "/v1/completions", body)
     if status != 200:
         return "a completion answers %d: %s" % (status, text)
-    return None if json.loads(text)["usage"]["completion_tokens"] >= 1 else "no token was generated"
+    try:
+        return None if json.loads(text)["usage"]["completion_tokens"] >= 1 else "no token was generated"
+    except (ValueError, KeyError, TypeError):
+        return "a completion answers without a count of tokens: " + text[:300]
 
 
 def not_ready(ready):

@@ -60,15 +60,21 @@ class Teardown:
         return done.returncode, done.stdout.strip()
 
     def do(self, what, *argv, limit_s=60):
-        """Run a removing command and note how it ended."""
-        if self.dry:
-            self.removed.append(what)
-            return
-        code, text = self.run(*argv, limit_s=limit_s)
+        """Run a removing command and note how it ended; true when the thing is gone."""
+        code, text = (0, "") if self.dry else self.run(*argv, limit_s=limit_s)
         if code == 0:
             self.removed.append(what)
         else:
             self.left.append("%s: %s" % (what, text.splitlines()[-1] if text else "exit code %d" % code))
+        return code == 0
+
+    def listed(self, what, *argv):
+        """Names that a command prints; None, with a note, when it fails: then nobody knows what is there."""
+        code, text = self.run(*argv)
+        if code != 0:
+            self.left.append("%s cannot be listed: %s" % (what, text or "exit code %d" % code))
+            return None
+        return text.split()
 
     def services(self):
         """Units of ours, containers before what they need."""
@@ -78,16 +84,28 @@ class Teardown:
         plain = [name for name in names if name.endswith(".service") and name + ".container" not in names]
         return services, plain
 
+    def container_ids(self):
+        """Full ids of our containers; a failed health check leaves a failed unit that is named after its container."""
+        if not os.path.isdir(STORAGE):
+            return []
+        words = ("podman", "ps", "--all", "--no-trunc", "--filter", "label=" + LABEL, "--format", "{{.ID}}")
+        code, text = self.run(*words)
+        return text.split() if code == 0 else []
+
     def stop(self):
         """Stop everything; what does not stop in time is killed. The files are still there, so systemd can."""
         containers, plain = self.services()
         pulls = self.run("systemctl", "list-units", "--plain", "--no-legend", "vllm-node-pull-*")[1]
         units = containers + plain + [line.split()[0] for line in pulls.splitlines() if line.strip()]
-        if self.dry or not units:
+        if self.dry:
             return
-        limit = self.args["stop_limit_s"]
+        if units:
+            self.stop_units(units)
+        self.run("systemctl", "disable", "--quiet", self.args["target"])
+
+    def stop_units(self, units):
         self.run("systemctl", "stop", "--no-block", self.args["target"], *units)
-        end = time.monotonic() + limit
+        end = time.monotonic() + self.args["stop_limit_s"]
         while self.active(units) and time.monotonic() < end:
             time.sleep(0.5)
         for unit in self.active(units):
@@ -98,7 +116,6 @@ class Teardown:
             time.sleep(0.5)
         for unit in self.active(units):
             self.left.append("%s still runs after SIGKILL" % unit)
-        self.run("systemctl", "disable", "--quiet", self.args["target"])
 
     def active(self, units):
         """Those of `units` that still do something."""
@@ -125,50 +142,59 @@ class Teardown:
 
     def files(self):
         """Remove our files, then let systemd forget the units."""
+        containers, plain = self.services()
         for path in list(self.manifest.data["files"]):
-            self.removed.append(path)
-            if not self.dry:
-                try:
+            try:
+                if not self.dry:
                     self.manifest.remove(path)
-                except OSError as error:
-                    self.left.append("%s: %s" % (path, error))
+                self.removed.append(path)
+            except OSError as error:
+                self.left.append("%s: %s" % (path, error))
         if not self.dry:
             self.manifest.remove_empty_directories()
             self.run("systemctl", "daemon-reload")
-            self.run("systemctl", "reset-failed", "vllm-*", "gpu-cdi-ready.service")
+            # One by one: a unit that systemd has forgotten already must not keep the others from being forgotten.
+            for unit in ["vllm-*", *containers, *plain]:
+                self.run("systemctl", "reset-failed", unit)
 
     def containers(self):
         """Containers of ours that are still known to podman, running or not."""
-        code, text = self.run("podman", "ps", "--all", "--filter", "label=" + LABEL, "--format", "{{.Names}}")
-        if code != 0:
-            self.left.append("containers cannot be listed: " + text)
-        for name in text.split() if code == 0 else []:
+        words = ("podman", "ps", "--all", "--filter", "label=" + LABEL, "--format", "{{.Names}}")
+        for name in self.listed("containers", *words) or []:
             self.do("container " + name, "podman", "rm", "--force", "--time=5", name, limit_s=60)
 
     def volumes(self):
-        existing = set(self.run("podman", "volume", "ls", "--quiet")[1].split())
+        existing = self.listed("volumes", "podman", "volume", "ls", "--quiet")
+        if existing is None:
+            return
         for name in list(self.manifest.data["volumes"]):
             if "data" in self.args["keep"] and name in existing:
                 self.kept.append({"kind": "volume", "name": name})
                 continue
-            if name in existing:
-                self.do("volume " + name, "podman", "volume", "rm", "--force", name)
-            self.forget("volumes", name)
+            # Without --force, which would take other people's containers along; ours are gone by now.
+            if name not in existing or self.do("volume " + name, "podman", "volume", "rm", name):
+                self.forget("volumes", name)
 
     def secrets(self):
-        existing = set(self.run("podman", "secret", "ls", "--format", "{{.Name}}")[1].split())
+        existing = self.listed("secrets", "podman", "secret", "ls", "--format", "{{.Name}}")
+        if existing is None:
+            return
         for name in list(self.manifest.data["secrets"]):
-            if name in existing:
-                self.do("secret " + name, "podman", "secret", "rm", name)
-            self.forget("secrets", name)
+            if name not in existing or self.do("secret " + name, "podman", "secret", "rm", name):
+                self.forget("secrets", name)
 
     def images(self):
         for reference, name in list(self.manifest.data["images"].items()):
-            if self.run("podman", "image", "exists", reference)[0] == 0:
-                if "images" in self.args["keep"]:
-                    self.kept.append({"kind": "image", "name": reference})
-                    continue
-                self.do("image " + name, "podman", "rmi", "--force", reference, limit_s=300)
+            code, text = self.run("podman", "image", "exists", reference)
+            if code not in (0, 1):
+                self.left.append("image %s: %s" % (name, text or "exit code %d" % code))
+                continue
+            if code == 0 and "images" in self.args["keep"]:
+                self.kept.append({"kind": "image", "name": reference})
+                continue
+            # Without --force, for the same reason as volumes.
+            if code == 0 and not self.do("image " + name, "podman", "rmi", reference, limit_s=300):
+                continue
             if not self.dry:
                 del self.manifest.data["images"][reference]
 
@@ -178,9 +204,12 @@ class Teardown:
 
     def everything(self):
         """All steps, in the order that leaves nothing dangling."""
+        ids = self.container_ids()
         self.stop()
         self.wait_for_processes()
         self.files()
+        if ids and not self.dry:
+            self.run("systemctl", "reset-failed", *(one + "-*" for one in ids))
         # A node that never got as far as podman has nothing in it, and asking would make its storage.
         if os.path.isdir(STORAGE):
             self.containers()
@@ -219,12 +248,14 @@ def main():
         supports_check_mode=True,
     )
     args = module.params
-    as_found = None
+    as_found, damaged = None, None
     try:
         with open(os.path.join(args["state_dir"], "as-found.json"), encoding="utf-8") as handle:
             as_found = json.load(handle)
     except FileNotFoundError:
         pass
+    except ValueError as error:
+        damaged = "%s/as-found.json is damaged: %s" % (args["state_dir"], error)
     if not os.path.isdir(args["state_dir"]):
         module.exit_json(changed=False, removed=[], left=[], kept=[], as_found=None)
     try:
@@ -232,6 +263,8 @@ def main():
     except ValueError as error:
         module.fail_json(msg=str(error))
     teardown = Teardown(args, manifest, module.check_mode)
+    if damaged:
+        teardown.left.append(damaged)
     teardown.everything()
     module.exit_json(
         changed=bool(teardown.removed),

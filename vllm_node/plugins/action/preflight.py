@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from vllm_node import inputs
@@ -41,30 +40,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _findings(self, host: str, variables: dict[str, Any], snapshot: Any) -> list[Finding]:
         specs = inputs.load_specs(project_root() / "roles")
-        values, undefined = self._values(inputs.names(specs), variables)
+        values, undefined = inputs.resolve(inputs.names(specs), variables, self._templar.template)
         wanted = wanted_from(host, inputs.with_defaults(values, specs))
         found = inputs.check(values, specs, defined=_site_names(variables), undefined=undefined, host=host)
         found = softened(found, wanted.limits.ignore)
         if isinstance(snapshot, Mapping):
             found += judge(snapshot, wanted)
         return ordered(found)
-
-    def _values(self, names: list[str], variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Values of the variables that a role knows; those that cannot be resolved, with the reason.
-
-        Only these are resolved: everything else in the inventory is the site's own affair, and may not even
-        be resolvable at this point.
-        """
-        values: dict[str, Any] = {}
-        undefined: dict[str, str] = {}
-        for name in names:
-            if name not in variables:
-                continue
-            try:
-                values[name] = self._templar.template(variables[name])
-            except AnsibleError as error:
-                undefined[name] = " ".join(str(error).split())
-        return values, undefined
 
 
 def _site_names(variables: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,32 @@
+# What each of these does is in .ci/bootstrap, in vllm_node/ and in tests/; here is only the order.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint bench clean bootstrap
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+help: ## Say what there is.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: bootstrap ## Boot a lab node, bring it up, show the answer; without a lab, render the example inventory.
+	@python -m vllm_node.demo
+
+test: bootstrap lint ## Lint and run all tests; those that need a lab node are skipped, with the reason, without one.
+	@vllm-node lab check --install || echo "tests/node and tests/real are not run: no lab can boot here (see above)"
+	@python -m pytest
+
+test-fast: bootstrap lint ## Lint and the tests that need no node.
+	@python -m pytest -q -n auto tests/unit
+
+lint: bootstrap ## ruff, mypy, yamllint, ansible-lint.
+	ruff check --quiet
+	mypy --no-error-summary
+	yamllint --strict .
+	ansible-lint -q
+
+bench: bootstrap ## Time site.yml against a plain shell script that does the same, on a lab node.
+	@python tests/bench/site_against_shell.py
+
+clean: ## Remove what these have made in this folder. Lab: vllm-node lab down.
+	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist rendered
+
+bootstrap:
+	@.ci/bootstrap

@@ -1,0 +1,32 @@
+"""What tests share: whether a lab can boot here, and the session's lab."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.labs import Nodes
+from vllm_node.lab import host
+from vllm_node.lab.lab import Lab
+from vllm_node.paths import project_root
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Nodes]:
+    """The session's lab; it goes when the session ends, unless VLLM_NODE_KEEP_LAB is set."""
+    missing = host.missing()
+    if missing:
+        pytest.skip("no lab can boot here: " + "; ".join(thing.what for thing in missing))
+    name = "test-" + hashlib.sha256(str(project_root()).encode()).hexdigest()[:4]
+    keep = bool(os.environ.get("VLLM_NODE_KEEP_LAB"))
+    old = Lab.find(name)
+    if old is not None and not keep:
+        old.down()  # a run that was killed leaves its lab behind
+    Lab.up(name, [])
+    yield Nodes(name)
+    found = Lab.find(name)
+    if found is not None and not keep:
+        found.down()

@@ -1,0 +1,148 @@
+"""Lab nodes for tests: one lab for the session, nodes made on demand, and playbooks run against them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import testinfra
+from testinfra.host import Host
+
+from vllm_node.lab.lab import Lab
+from vllm_node.lab.node import Spec
+from vllm_node.paths import project_root
+
+# What a booted Linux writes by itself, and what the toolkit cannot be asked to undo.
+_MOVES_BY_ITSELF = (
+    "var/log",
+    "var/lib/systemd",
+    "var/cache",
+    "var/tmp",
+    "tmp",
+    "run",
+    "etc/.updated",
+    "var/.updated",
+    "etc/ld.so.cache",
+    "etc/machine-id",
+    "root/.ansible",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a command of the wrapper ended: its exit code, its JSON document and what it said beside it."""
+
+    code: int
+    document: Mapping[str, Any]
+    said: str
+
+    def host(self, name: str) -> Mapping[str, Any]:
+        """The document's part about one host."""
+        return cast("Mapping[str, Any]", self.document["hosts"][name])
+
+    def findings(self, name: str, level: str = "fail") -> set[str]:
+        """Ids of the preflight findings of one host."""
+        return {one["id"] for one in self.host(name)["findings"] or [] if one["level"] == level}
+
+
+class Nodes:
+    """The nodes of one lab; `make` boots what is not there yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def lab(self) -> Lab:
+        """The lab as it is recorded now."""
+        found = Lab.find(self.name)
+        assert found is not None, f"lab {self.name} is not up"
+        return found
+
+    def make(self, *specs: Spec) -> None:
+        """Boot nodes, as far as they do not run already."""
+        Lab.up(self.name, specs)
+
+    def remake(self, spec: Spec) -> None:
+        """Boot a node afresh."""
+        self.lab.remove(spec.name)
+        self.make(spec)
+
+    def run(self, verb: str, *words: str, limit: str, variables: Mapping[str, Any] | None = None) -> Run:
+        """Run `vllm-node VERB --json` on the lab's inventory."""
+        argv = [sys.executable, "-m", "vllm_node", verb, "-i", "inventories/lab", "--json", "--limit", limit]
+        if variables:
+            argv += ["-e", json.dumps(variables)]
+        done = subprocess.run(
+            [*argv, *words],
+            cwd=project_root(),
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+        try:
+            document = json.loads(done.stdout)
+        except json.JSONDecodeError:
+            raise AssertionError(
+                f"{verb} gave no JSON (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}"
+            ) from None
+        return Run(done.returncode, document, done.stderr)
+
+    def environment(self) -> dict[str, str]:
+        """Environment in which `inventories/lab` is this lab."""
+        return {**os.environ, "VLLM_NODE_LAB": self.name}
+
+    def host(self, name: str) -> Host:
+        """The node, for testinfra."""
+        member = self.lab.member(name)
+        assert member is not None
+        options = f"-o UserKnownHostsFile={self.lab.folder / 'known_hosts'} -o LogLevel=ERROR -o IdentitiesOnly=yes"
+        return testinfra.get_host(
+            f"ssh://root@{self.lab.place(member).address}",
+            ssh_identity_file=str(self.lab.folder / "id"),
+            ssh_extra_args=options,
+        )
+
+    def shell(self, name: str, command: str) -> str:
+        """Output of a command on the node; it has to succeed."""
+        done = subprocess.run(
+            [*self.lab.ssh(name), command], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{name}: {command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def tree(self, name: str) -> dict[str, str]:
+        """Everything that the node has written since it was laid out, seen from outside of it.
+
+        The node is an overlay: its upper layer holds each changed file, whether the toolkit knows of it or not.
+        """
+        member = self.lab.member(name)
+        assert member is not None
+        upper = self.lab.place(member).folder / "upper"
+        found = {}
+        for folder, folders, files in os.walk(upper):
+            relative = Path(folder).relative_to(upper)
+            folders[:] = [one for one in folders if str(relative / one) not in _MOVES_BY_ITSELF]
+            for one in [*folders, *files]:
+                if str(relative / one) not in _MOVES_BY_ITSELF:
+                    found[str(relative / one)] = _describe(Path(folder) / one)
+        return found
+
+
+def _describe(path: Path) -> str:
+    status = path.lstat()
+    told = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
+    if path.is_symlink():
+        return f"{told} -> {path.readlink()}"
+    if path.is_file():
+        return f"{told} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return told
