@@ -1,6 +1,6 @@
 # What each of these does is in .ci/bootstrap, in vllm_node/ and in tests/; here is only the order.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench clean bootstrap
+.PHONY: help demo test test-fast lint lint-fast bench clean bootstrap
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Say what there is.
@@ -13,14 +13,16 @@ test: bootstrap lint ## Lint and run all tests; those that need a lab node are s
 	@vllm-node lab check --install || echo "tests/node and tests/real are not run: no lab can boot here (see above)"
 	@python -m pytest
 
-test-fast: bootstrap lint ## Lint and the tests that need no node.
+test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q -n auto tests/unit
 
-lint: bootstrap ## ruff, mypy, yamllint, ansible-lint.
+lint: bootstrap lint-fast ## ruff, mypy, yamllint, ansible-lint.
+	ansible-lint -q
+
+lint-fast: bootstrap
 	ruff check --quiet
 	mypy --no-error-summary
 	yamllint --strict .
-	ansible-lint -q
 
 bench: bootstrap ## Time site.yml against a plain shell script that does the same, on a lab node.
 	@python tests/bench/site_against_shell.py

@@ -17,7 +17,7 @@ PREFIX = "_staged_"
 class Staged:
     """Everything staged for one host.
 
-    files: {path, content, mode, owner, group}; secrets: {name, value}; volumes: names;
+    files: {path, content, mode, owner, group, secret}; secrets: {name, value}; volumes: names;
     units: {unit, component, image, address, gpu, ready} with `ready` as `stack` understands it.
     """
 

@@ -208,7 +208,7 @@ class Summary:
         for name, host in self.hosts.items():
             for answer in host.answers:
                 _say(console, f"\n{name}: {_word(answer.get('model'))} was asked: {host.question}")
-                _say(console, f"{name}: it answered: {answer.get('text')}")
+                _say(console, f"{name}: it answered: {_printable(answer.get('text'))}")
 
     def _print_certificates(self, console: Console) -> None:
         for name, host in self.hosts.items():
@@ -420,6 +420,11 @@ def _failure_kind(result: Mapping[str, Any]) -> FailureKind:
     if any("certificate" in one for one in _results(result)):
         return "certificate"
     return "task"
+
+
+def _printable(text: object) -> str:
+    """A model may say anything; what would move the cursor is shown by its escape."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(text))
 
 
 def _take_our_keys(summary: Summary, host: HostSummary, result: Mapping[str, Any]) -> None:

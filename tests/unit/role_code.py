@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import shlex
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,17 @@ def on_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Nothing but the programs in `folder` can be found by name."""
     folder.mkdir(parents=True, exist_ok=True)
     monkeypatch.setenv("PATH", str(folder))
+
+
+def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by sleeping only, and sleeping takes none, but for the short naps of `subprocess`."""
+    now, nap = [0.0], time.sleep
+
+    def sleep(seconds: float) -> None:
+        if seconds < 0.2:
+            nap(seconds)
+        else:
+            now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)

@@ -98,7 +98,9 @@ FOREIGN: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "value"), FOREIGN)
-def test_without_any_record_other_peoples_things_are_none_of_our_business(tmp_path: Path, path: str, value: Any) -> None:
+def test_without_any_record_other_peoples_things_are_none_of_our_business(
+    tmp_path: Path, path: str, value: Any
+) -> None:
     assert certificate(tmp_path, changed(snapshot(), path, value), as_found=None).clean
 
 

@@ -101,7 +101,13 @@ def test_a_hash_is_short_and_the_same_for_the_same_parts(tmp_path: Path) -> None
 def test_a_hash_changes_with_each_part_with_their_order_and_with_a_files_content(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("x")
-    hashes = [recipe_hash("a", "b"), recipe_hash("b", "a"), recipe_hash("ab"), recipe_hash(["a", "b"]), recipe_hash(file)]
+    hashes = [
+        recipe_hash("a", "b"),
+        recipe_hash("b", "a"),
+        recipe_hash("ab"),
+        recipe_hash(["a", "b"]),
+        recipe_hash(file),
+    ]
     file.write_text("y")
     hashes.append(recipe_hash(file))
     assert len(set(hashes)) == len(hashes)

@@ -83,7 +83,9 @@ def test_another_process_with_the_same_pid_is_not_ours_and_is_left_alone() -> No
 def test_start_outlives_its_session_and_writes_to_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
-    done = start([sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid(), os.environ['WORD'])"], log, {"WORD": "w"})
+    done = start(
+        [sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid(), os.environ['WORD'])"], log, {"WORD": "w"}
+    )
     assert wait_for(lambda: not done.alive)
     assert log.read_text() == "before\nTrue w\n"
 
@@ -114,7 +116,12 @@ def test_kill_takes_the_children_first_and_the_parent_when_it_stays(
 ) -> None:
     order: list[int] = []
     really = process._kill
-    monkeypatch.setattr(process, "_kill", lambda pid: (order.append(pid), really(pid))[1])
+
+    def kill(pid: int) -> None:
+        order.append(pid)
+        really(pid)
+
+    monkeypatch.setattr(process, "_kill", kill)
     monkeypatch.setattr(process, "_wait", lambda condition, _: wait_for(condition) if len(order) > 1 else condition())
     parent = family("stubborn")
     (child,) = descendants(parent.pid)
@@ -127,7 +134,7 @@ def test_a_process_that_cannot_be_ended_is_named(monkeypatch: pytest.MonkeyPatch
     child = subprocess.Popen(["sleep", "60"])
     try:
         me = Process(child.pid, process._start_time(child.pid) or 0)
-        monkeypatch.setattr(process.os, "kill", lambda *_: None)
+        monkeypatch.setattr("os.kill", lambda *_: None)
         monkeypatch.setattr(process, "_wait", lambda condition, _: condition())
         with pytest.raises(LabError, match=f"ps -fp {child.pid}"):
             me.end(0)

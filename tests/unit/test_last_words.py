@@ -10,7 +10,10 @@ from vllm_node.last_words import _WORDS, likely_cause
 
 DEATHS = [
     ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=7", "no such GPU in the CDI.*gpu=7"),
-    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "NVSwitch fabric"),
+    (
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        "NVSwitch fabric",
+    ),
     ("cuInit failed with error 802", "NVSwitch fabric"),
     ("Error 803: system has unsupported display driver / cuda driver combination", "libcuda of the image"),
     ("CUDA error: 803", "libcuda of the image"),
@@ -25,7 +28,10 @@ DEATHS = [
     ),
     ("ValueError: No available memory for the cache blocks.", "KV cache does not fit"),
     ("max seq len (131072) is larger than the maximum number of tokens that can be stored", "KV cache does not fit"),
-    ("16.00 GiB KV cache is needed, which is larger than the available KV cache memory (3.2 GiB)", "KV cache does not fit"),
+    (
+        "16.00 GiB KV cache is needed, which is larger than the available KV cache memory (3.2 GiB)",
+        "KV cache does not fit",
+    ),
     ("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)", "raise shm_size"),
     ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'", "raise shm_size"),
     ("Fatal Python error: Bus error", "raise shm_size"),
@@ -56,7 +62,7 @@ LOOK_ALIKES = [
     "Available KV cache memory: 12.34 GiB",
     "tokenizer_mode='auto'; chat template not found, using the default",
     "Using cache directory /var/cache/vllm for the compilation cache",
-    "127.0.0.1:40000 - \"POST /v1/completions HTTP/1.1\" 200",
+    '127.0.0.1:40000 - "POST /v1/completions HTTP/1.1" 200',
     "",
 ]
 

@@ -56,12 +56,15 @@ def hashed(apply: Any, unit: str = UNIT, files: dict[str, str] | None = None, **
         {"password": "two"},
     ],
 )
-def test_the_hash_changes_with_the_unit_with_what_it_mounts_and_with_its_secrets(apply: Any, change: dict[str, Any]) -> None:
+def test_the_hash_changes_with_the_unit_with_what_it_mounts_and_with_its_secrets(
+    apply: Any, change: dict[str, Any]
+) -> None:
     assert hashed(apply, **change) != hashed(apply)
 
 
 @pytest.mark.parametrize(
-    "change", [{"files": {"/etc/y": "z"}}, {"files": {"/etc/x/configure": "yes"}}, {"files": {"/new": ""}}, {"other": "3"}]
+    "change",
+    [{"files": {"/etc/y": "z"}}, {"files": {"/etc/x/configure": "yes"}}, {"files": {"/new": ""}}, {"other": "3"}],
 )
 def test_the_hash_stays_when_something_else_changes(apply: Any, change: dict[str, Any]) -> None:
     assert hashed(apply, **change) == hashed(apply)
@@ -156,7 +159,9 @@ def test_drift_is_healed(node: Node, harm: str) -> None:
 
 
 def test_check_mode_shows_everything_and_touches_nothing(node: Node) -> None:
-    told = node.run(node.file("etc/a", "new\n"), check=True, secrets=[{"name": "s", "value": "hush-hush"}], volumes=["v"])
+    told = node.run(
+        node.file("etc/a", "new\n"), check=True, secrets=[{"name": "s", "value": "hush-hush"}], volumes=["v"]
+    )
     assert told["changed"] is True
     assert told["changed_secrets"] == ["s"]
     assert told["diff"][0]["after"] == "new\n"
@@ -164,12 +169,21 @@ def test_check_mode_shows_everything_and_touches_nothing(node: Node) -> None:
     assert sorted(path.name for path in node.root.iterdir()) == ["bin"]
 
 
-@pytest.mark.parametrize("path", ["etc/auth-vllm-node.json", "etc/secrets/key"])
-def test_a_difference_of_something_secret_is_hidden(node: Node, path: str) -> None:
-    node.run(node.file(path, "old-credential"))
-    told = node.run(node.file(path, "new-credential"), node.file("etc/plain", "shown"))
-    assert "credential" not in json.dumps(told["diff"])
+def test_the_content_of_a_secret_file_is_hidden(node: Node) -> None:
+    path = "etc/auth-vllm-node.json"
+    node.run(secret_files=[node.file(path, "old-credential")])
+    told = node.run(node.file("etc/plain", "shown"), secret_files=[node.file(path, "new-credential")])
+    assert told["changed_files"] == [str(node.root / "etc/plain"), str(node.root / path)]
+    assert "credential" not in json.dumps(told)
     assert "shown" in json.dumps(told["diff"])
+    assert (node.root / path).read_text() == "new-credential"
+
+
+def test_a_secret_file_that_a_unit_mounts_is_one_of_its_inputs(node: Node) -> None:
+    unit = node.file("quadlets/x.container", f"Label=@INPUTS@\nVolume={node.root}/etc/key:/key:ro\n")
+    for content, changed in (("one", 2), ("one", 0), ("two", 2)):
+        told = node.run(dict(unit), secret_files=[node.file("etc/key", content)])
+        assert len(told["changed_files"]) == changed
 
 
 def test_what_is_no_longer_wanted_goes_but_only_within_its_scope(node: Node) -> None:

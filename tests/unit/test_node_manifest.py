@@ -178,7 +178,7 @@ def test_it_comes_back_over_the_border_of_a_file_system(
     really = os.rename
 
     def rename(source: str, target: str) -> None:
-        if os.path.dirname(source) == str(state / "backup"):
+        if Path(source).parent == state / "backup":
             raise OSError(errno.EXDEV, "Invalid cross-device link")
         really(source, target)
 
@@ -198,7 +198,7 @@ def test_a_foreign_link_comes_back_as_a_link(state: Path, tmp_path: Path, target
     install(state, path)
     assert not path.is_symlink()
     load(state).remove(str(path))
-    assert os.readlink(path) == target
+    assert str(path.readlink()) == target
 
 
 def test_a_run_that_died_after_bringing_back_does_not_remove_what_came_back(
@@ -221,7 +221,7 @@ def test_a_run_that_died_while_keeping_aside_can_keep_aside_again(state: Path, t
     load(state)._keep_aside(str(path))
     install(state, path)
     load(state).remove(str(path))
-    assert os.readlink(path) == "nowhere"
+    assert str(path.readlink()) == "nowhere"
 
 
 def test_a_file_that_is_gone_already_is_no_error(state: Path, tmp_path: Path) -> None:
@@ -231,7 +231,9 @@ def test_a_file_that_is_gone_already_is_no_error(state: Path, tmp_path: Path) ->
     assert recorded(state)["files"] == {}
 
 
-def test_a_write_leaves_the_old_or_the_new_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_leaves_the_old_or_the_new_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     node_manifest.write_atomically(str(path), b"old", 0o600)
     assert path.stat().st_mode & 0o777 == 0o600

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.role_code import answers, calls, load, manifest_code, on_path, program, run_module
+from tests.unit.role_code import answers, calls, fast_clock, load, manifest_code, on_path, program, run_module
 
 REFERENCE = "registry:5000/vllm@sha256:00"
 THERE = {
@@ -35,7 +35,11 @@ class Node:
         self.systemctl()
 
     def podman(self, **changed: tuple[int, str]) -> None:
-        program(self.programs, "podman", answers({**THERE, **{key.replace("_", " "): value for key, value in changed.items()}}))
+        program(
+            self.programs,
+            "podman",
+            answers({**THERE, **{key.replace("_", " "): value for key, value in changed.items()}}),
+        )
 
     def systemctl(self, *stuck: str) -> None:
         shown = "".join(f"Id={unit}\nActiveState=deactivating\n\n" for unit in stuck)
@@ -69,9 +73,7 @@ class Node:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Node:
     on_path(monkeypatch, tmp_path / "bin")
     monkeypatch.setattr("os.fsync", lambda _: None)
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    fast_clock(monkeypatch)
     return Node(tmp_path, capsys)
 
 
@@ -182,7 +184,12 @@ def test_what_is_kept_must_be_there(node: Node) -> None:
 
 
 TROUBLE: list[tuple[dict[str, tuple[int, str]], str, str, Any]] = [
-    ({"volume_rm": (2, "Error: x\nvolume is in use")}, "volume vllm-chat-cache: volume is in use", "volumes", ["vllm-chat-cache"]),
+    (
+        {"volume_rm": (2, "Error: x\nvolume is in use")},
+        "volume vllm-chat-cache: volume is in use",
+        "volumes",
+        ["vllm-chat-cache"],
+    ),
     ({"volume_ls": (125, "no lock")}, "volumes cannot be listed: no lock", "volumes", ["vllm-chat-cache"]),
     ({"secret_rm": (1, "")}, "secret grafana-admin-password: exit code 1", "secrets", ["grafana-admin-password"]),
     ({"secret_ls": (125, "")}, "secrets cannot be listed: exit code 125", "secrets", ["grafana-admin-password"]),
@@ -290,7 +297,9 @@ def test_processes_are_found_below_a_units_cgroup(tmp_path: Path, monkeypatch: p
     (inner.parent / "cgroup.procs").write_text("")
     really = module.glob.glob
     monkeypatch.setattr(
-        module.glob, "glob", lambda pattern, **how: really(pattern.replace("/sys/fs/cgroup/system.slice", str(tmp_path)), **how)
+        module.glob,
+        "glob",
+        lambda pattern, **how: really(pattern.replace("/sys/fs/cgroup/system.slice", str(tmp_path)), **how),
     )
     assert module.processes_of("vllm-chat.service") == [12, 13]
     assert module.processes_of("other.service") == []

@@ -55,7 +55,9 @@ def test_an_answer_without_content_is_empty_and_keeps_its_tokens() -> None:
     assert build(chat(None, 32)).answers == [{"model": "chat", "text": "", "tokens": 32}]
 
 
-@pytest.mark.parametrize("said", ["[bold]no[/bold] markup", "[/closed]", "a :fire: of one's own", "[link=http://x]y[/link]"])
+@pytest.mark.parametrize(
+    "said", ["[bold]no[/bold] markup", "[/closed]", "a :fire: of one's own", "[link=http://x]y[/link]"]
+)
 def test_the_model_is_quoted_as_it_spoke(said: str) -> None:
     assert repr(said) in text(build(chat(said)))
 

@@ -62,7 +62,9 @@ TROUBLE: list[tuple[str, tuple[int, str], str]] = [
 
 
 @pytest.mark.parametrize(("path", "page", "said"), TROUBLE)
-def test_anything_else_is_not_ready_and_says_why(step: Any, site: Site, path: str, page: tuple[int, str], said: str) -> None:
+def test_anything_else_is_not_ready_and_says_why(
+    step: Any, site: Site, path: str, page: tuple[int, str], said: str
+) -> None:
     site.pages[path] = page
     assert said in reason(step, site)
 

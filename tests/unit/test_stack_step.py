@@ -76,16 +76,18 @@ class Node:
 
     def step(self, *, begin: bool = True, check: bool = False, ready: Any = None) -> dict[str, Any]:
         units = [{"unit": UNIT, "ready": ready}]
-        arguments = {"target": TARGET, "units": units, "state_dir": str(self.root / "state"), "wait_s": 0, "begin": begin}
+        arguments = {
+            "target": TARGET,
+            "units": units,
+            "state_dir": str(self.root / "state"),
+            "wait_s": 0,
+            "begin": begin,
+        }
         return run_module(self.module, self.capsys, **arguments, _ansible_check_mode=check)
 
     def told(self) -> list[list[str]]:
         """What systemd was told to do, without the questions."""
-        return [
-            call[1:]
-            for call in calls(self.programs, "systemctl")
-            if call[1] not in ("show", "is-enabled")
-        ]
+        return [call[1:] for call in calls(self.programs, "systemctl") if call[1] not in ("show", "is-enabled")]
 
 
 def active(**more: str) -> dict[str, str]:
@@ -237,8 +239,22 @@ def test_a_unit_that_came_back_after_many_restarts_is_not_dead(node: Node) -> No
 def test_an_active_unit_that_does_not_answer_loads_and_tells_its_last_line(node: Node) -> None:
     state = look(node, {"kind": "http", "url": nobody()}, InvocationID="feed")
     assert state["state"] == "loading"
-    assert state["detail"] == "not listening yet - one\nlast line"
+    assert state["detail"] == "not listening yet - last line"
     assert calls(node.programs, "journalctl")[-1][-1] == "_SYSTEMD_INVOCATION_ID=feed"
+
+
+@pytest.mark.parametrize(
+    ("journal", "said"),
+    [
+        ("Loading weights: 40 %\n", "Loading weights: 40 %"),
+        ("Loading\n2026-01-02 03:04:05.678 +0000 UTC m=+0.1 container health_status feed\n", "Loading"),
+        ("Loading\nconmon feed <ninfo>: health check\n\n", "Loading"),
+        ("2026-01-02 03:04:05.678 +0000 UTC m=+0.1 container start feed\n", ""),
+        ("", ""),
+    ],
+)
+def test_events_of_podman_are_not_a_programs_words(node: Node, journal: str, said: str) -> None:
+    assert node.module.own_words(journal) == said
 
 
 def test_an_active_unit_that_answers_is_ready(node: Node) -> None:

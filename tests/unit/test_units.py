@@ -18,16 +18,16 @@ def entry(**changed: str) -> dict[str, str]:
     return {"repository": "registry:5000/vllm/vllm-openai", "tag": "v1", "digest": DIGEST} | changed
 
 
-def split_like_systemd(line: str) -> list[str]:
-    """Words of an `ExecStart=` as systemd hands them on: quotes, escapes, then `%%` and `$$`.
-
-    A `%` or `$` that is alone would start a specifier or a variable: that is an error here.
-    """
+def raw_words(line: str) -> list[str]:
+    """Words of a line as systemd splits it: quotes and escapes."""
     words: list[str] = []
     word, quote, at = None, "", 0
     while at < len(line):
         char = line[at]
-        if char == "\\":
+        if char == "\\" and line[at + 1] == "x":
+            word = (word or "") + chr(int(line[at + 2 : at + 4], 16))
+            at += 3
+        elif char == "\\":
             at += 1
             word = (word or "") + {"n": "\n", "t": "\t", "s": " "}.get(line[at], line[at])
         elif quote:
@@ -45,10 +45,19 @@ def split_like_systemd(line: str) -> list[str]:
         at += 1
     assert not quote, f"a quote is open at the end of {line!r}"
     words += [word] if word is not None else []
-    for each in words:
-        lone = re.search(r"(?<!%)(?:%%)*%(?!%)|(?<!\$)(?:\$\$)*\$(?!\$)", each)
-        assert not lone, f"{lone and lone[0]!r} would be expanded in {each!r}"
-    return [each.replace("%%", "%").replace("$$", "$") for each in words]
+    return words
+
+
+def expanded(word: str) -> str:
+    """What systemd makes of `%%` and `$$`; a lone `%` or `$` would start a specifier or a variable: an error here."""
+    lone = re.search(r"(?<!%)(?:%%)*%(?!%)|(?<!\$)(?:\$\$)*\$(?!\$)", word)
+    assert not lone, f"{lone and lone[0]!r} would be expanded in {word!r}"
+    return word.replace("%%", "%").replace("$$", "$")
+
+
+def split_like_systemd(line: str) -> list[str]:
+    """Words of an `ExecStart=` as systemd hands them on."""
+    return [expanded(word) for word in raw_words(line)]
 
 
 printable = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
@@ -61,7 +70,23 @@ def test_words_arrive_as_they_were_written(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["", "a b", 'say "hi"', "it's", "back\\slash", "\\", "100%", "%h", "$HOME", "${A}", "$$", "%%", '{"a":1}', "a\tb", "é"],
+    [
+        "",
+        "a b",
+        'say "hi"',
+        "it's",
+        "back\\slash",
+        "\\",
+        "100%",
+        "%h",
+        "$HOME",
+        "${A}",
+        "$$",
+        "%%",
+        '{"a":1}',
+        "a\tb",
+        "é",
+    ],
 )
 def test_awkward_words_arrive(word: str) -> None:
     assert split_like_systemd(systemd_word(word)) == [word]
@@ -120,7 +145,9 @@ def test_an_image_is_named_by_its_digest_only() -> None:
     assert image_reference(entry()) == f"registry:5000/vllm/vllm-openai@{DIGEST}"
 
 
-@pytest.mark.parametrize("digest", ["", "latest", "sha256:0a", DIGEST.upper(), DIGEST + "0", f" {DIGEST}", "sha512:" + "0" * 64])
+@pytest.mark.parametrize(
+    "digest", ["", "latest", "sha256:0a", DIGEST.upper(), DIGEST + "0", f" {DIGEST}", "sha512:" + "0" * 64]
+)
 def test_an_image_without_a_digest_is_refused_by_name(digest: str) -> None:
     with pytest.raises(ValueError, match=r"vllm-openai:v1 is not pinned"):
         image_reference(entry(digest=digest))

@@ -27,7 +27,7 @@ def serving(site: Site) -> Iterator[Site]:
     """Serve `site` for as long as the block runs; its `url` is filled in."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 - named by the library
+        def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             site.asked.append((self.path, body))
             time.sleep(site.delay_s)

@@ -101,7 +101,7 @@ def fabric_problem():
         return "nvidia-fabricmanager.service is not active, and this machine has NVSwitch"
     _, text = run("nvidia-smi", "-q")
     states = re.findall(r"Fabric\s*\n\s*State\s*:\s*(\S.*)", text)
-    waiting = [state for state in states if state.strip() == "In Progress"]
+    waiting = [state for state in states if state.strip() in ("Not Started", "In Progress")]
     return "fabric state: %s" % waiting[0] if waiting else None
 
 
@@ -115,7 +115,7 @@ def refresh_is_sound():
 
 
 def generate(path):
-    """Write our own specification, keeping aside one of that name that is not ours; returns what went wrong, or None."""
+    """Write our own specification and keep aside a foreign one of its name; returns what went wrong, or None."""
     with tempfile.TemporaryDirectory(prefix="vllm-node-") as stage:
         # The tool adds .yaml to a name that does not end in it.
         made = os.path.join(stage, NAME)

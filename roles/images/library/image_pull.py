@@ -10,7 +10,11 @@ description:
   - A step starts missing pulls, waits up to I(wait_s) and reports; the action plugin of the same name repeats it.
   - A pull is a unit (C(vllm-node-pull-NAME.service)), so that it goes on when the connection is lost.
 options:
-  images: {type: list, elements: dict, required: true, description: "C(name) and C(reference) (repository@digest) of each."}
+  images:
+    type: list
+    elements: dict
+    required: true
+    description: C(name) and C(reference) (repository@digest) of each.
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   authfile: {type: path, description: Credentials for the registry.}
   parallel: {type: int, default: 4, description: How many pulls run at once.}

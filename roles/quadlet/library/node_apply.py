@@ -25,6 +25,11 @@ options:
       mode: {type: str, default: "0644", description: Octal mode.}
       owner: {type: int, default: 0, description: User id.}
       group: {type: int, default: 0, description: Group id.}
+  secret_files:
+    type: list
+    elements: dict
+    default: []
+    description: Files whose content appears in no log and no difference. The options are those of O(files).
   secrets:
     type: list
     elements: dict
@@ -79,7 +84,7 @@ def inputs_hash(unit, files, secrets, salt):
 def fill_in(wanted, secrets, salt):
     """Replace the placeholder of each unit; `wanted` is {path: file}."""
     contents = {path: entry["content"] for path, entry in wanted.items()}
-    for path, entry in wanted.items():
+    for entry in wanted.values():
         if PLACEHOLDER in entry["content"]:
             value = inputs_hash(entry["content"], contents, secrets, salt)
             entry["content"] = entry["content"].replace(PLACEHOLDER, value)
@@ -179,22 +184,29 @@ def difference(path, before, after):
     return {"before_header": path, "after_header": path, "before": before, "after": after}
 
 
+def file_options(secret):
+    """Argument spec of one file; the content of a secret one appears in no log and no difference."""
+    return {
+        "path": {"type": "path", "required": True},
+        "content": {"type": "str", "required": True, "no_log": secret},
+        "mode": {"type": "str", "default": "0644"},
+        "owner": {"type": "int", "default": 0},
+        "group": {"type": "int", "default": 0},
+    }
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
             "state_dir": {"type": "path", "required": True},
             "scope": {"type": "str", "required": True},
-            "files": {
+            "files": {"type": "list", "elements": "dict", "required": True, "options": file_options(secret=False)},
+            "secret_files": {
                 "type": "list",
                 "elements": "dict",
-                "required": True,
-                "options": {
-                    "path": {"type": "path", "required": True},
-                    "content": {"type": "str", "required": True},
-                    "mode": {"type": "str", "default": "0644"},
-                    "owner": {"type": "int", "default": 0},
-                    "group": {"type": "int", "default": 0},
-                },
+                "default": [],
+                "no_log": False,
+                "options": file_options(secret=True),
             },
             # The values are hidden, the names are not: they stand in units, differences and errors.
             "secrets": {
@@ -216,7 +228,8 @@ def main():
         manifest = Manifest.load(args["state_dir"])
     except ValueError as error:
         module.fail_json(msg=str(error))
-    wanted = {entry["path"]: entry for entry in args["files"]}
+    wanted = {entry["path"]: entry for entry in args["files"] + args["secret_files"]}
+    hidden = {entry["path"] for entry in args["secret_files"]}
     secrets = {entry["name"]: entry["value"] for entry in args["secrets"]}
     fill_in(wanted, secrets, manifest.data["salt"])
 
@@ -244,10 +257,8 @@ def main():
         if before != target:
             changed.append(path)
             old = before[0].decode(errors="replace") if before else ""
-            hidden = "secret" in path or "auth" in os.path.basename(path)
-            diffs.append(
-                difference(path, "(hidden)" if hidden else old, "(hidden)" if hidden else entry["content"])
-            )
+            texts = ("(hidden)\n", "(hidden, and changed)\n") if path in hidden else (old, entry["content"])
+            diffs.append(difference(path, *texts))
     obsolete = [
         path
         for path, entry in manifest.data["files"].items()

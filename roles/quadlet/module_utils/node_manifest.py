@@ -52,7 +52,7 @@ class Manifest:
                 "%s has schema %r, this toolkit knows %d: use the version that wrote it"
                 % (path, data.get("schema"), SCHEMA)
             )
-        lacking = [name for name in ("salt", "files", "images") + LISTS if name not in data]
+        lacking = [name for name in ("salt", "files", "images", *LISTS) if name not in data]
         if lacking:
             raise ValueError(DAMAGED % (path, "it lacks " + ", ".join(lacking)))
         return cls(state_dir, data)

@@ -9,7 +9,8 @@ short_description: Start the target and report what each unit does
 description:
   - With I(begin) it reloads systemd where unit files are newer than what systemd knows, restarts the containers
     whose inputs are not the ones of their unit, and starts the target.
-  - Then it asks each unit whether it is ready, for up to I(wait_s), and reports. The action plugin C(stack_up) repeats it.
+  - Then it asks each unit whether it is ready, for up to I(wait_s), and reports. The action plugin C(stack_up)
+    repeats it.
 options:
   target: {type: str, required: true, description: Name of the target.}
   units: {type: list, elements: dict, required: true, description: "C(unit), C(ready) and C(gpus) of each."}
@@ -20,7 +21,10 @@ author: [vllm-node maintainers]
 """
 
 RETURN = r"""
-states: {description: "Unit → state (ready, loading or dead), detail, restarts, log, container.", type: dict, returned: always}
+states:
+  description: Unit → state (ready, loading or dead), detail, restarts, log, container.
+  type: dict
+  returned: always
 actions: {description: What was done to systemd and its units., type: list, returned: always}
 """
 
@@ -44,6 +48,7 @@ STORAGE = "/var/lib/containers/storage"
 SOURCE = re.compile(r"^SourcePath=(.+)$", re.MULTILINE)
 INPUTS = re.compile(r"^Label=io\.vllm-node\.inputs=(\S+)", re.MULTILINE)
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "NRestarts", "Result", "NeedDaemonReload", "InvocationID")
+PODMAN_EVENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ .* m=\+|conmon ")
 # The first failure may be bad luck (a device that was not ready yet); a third is not.
 FORGIVEN_RESTARTS = 2
 
@@ -57,7 +62,7 @@ def run(*argv, limit_s=60):
 
 def show(units):
     """Properties of several units with one call: {unit: {property: value}}."""
-    done = run("systemctl", "show", "-p", ",".join(("Id",) + PROPERTIES), *units)
+    done = run("systemctl", "show", "-p", ",".join(("Id", *PROPERTIES)), *units)
     found = {}
     for block in done.stdout.strip().split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines())
@@ -218,6 +223,12 @@ def last_lines(unit, count, invocation=None):
     return run(*words).stdout.strip()
 
 
+def own_words(text):
+    """The last line that the program itself wrote; podman reports its own events into the same journal."""
+    lines = [line for line in text.splitlines() if line.strip() and not PODMAN_EVENT.match(line)]
+    return lines[-1].strip() if lines else ""
+
+
 def look_at(unit, entry, properties):
     """State of one unit."""
     restarts = int(properties.get("NRestarts") or 0)
@@ -236,9 +247,9 @@ def look_at(unit, entry, properties):
         state["state"] = "ready"
         return state
     state["detail"] = reason
-    words = last_lines(unit, 1, properties.get("InvocationID"))
-    if words:
-        state["detail"] += " - " + words[-160:]
+    said = own_words(last_lines(unit, 10, properties.get("InvocationID")))
+    if said:
+        state["detail"] += " - " + said[:160]
     return state
 
 

@@ -7,8 +7,9 @@ DOCUMENTATION = r"""
 module: node_teardown
 short_description: Undo a bring-up by its manifest
 description:
-  - "Order: stop units, wait until their processes are gone, remove files, reload systemd, then containers, volumes, secrets
-    and images. Each step has a time limit, and what a step could not do is reported instead of ending the others."
+  - "Order: stop units, wait until their processes are gone, remove files, reload systemd, then containers, volumes,
+    secrets and images. Each step has a time limit, and what a step could not do is reported instead of ending the
+    others."
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   target: {type: str, required: true, description: Name of the target.}

@@ -29,10 +29,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             module_args={
                 "scope": scope,
                 "state_dir": self._task.args["state_dir"],
-                "files": staged.files,
+                "files": [_file(entry) for entry in staged.files if not entry["secret"]],
+                "secret_files": [_file(entry) for entry in staged.files if entry["secret"]],
                 "secrets": staged.secrets,
                 "volumes": staged.volumes,
             },
             task_vars=task_vars,
         )
         return result
+
+
+def _file(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != "secret"}

@@ -53,7 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if lost:
                 return {**result, "failed": True, "msg": _explain(host, lost, elapsed)}
             for unit, state in waiting.items():
-                _display.display(f"progress [{host}] {unit} for {elapsed:.0f} s: {state['detail']}")
+                _display.display(f"{host}: {unit} for {elapsed:.0f} s: {state['detail']}")
 
 
 def _explain(host: str, lost: dict[str, dict[str, Any]], elapsed: float) -> str:

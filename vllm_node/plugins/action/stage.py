@@ -18,7 +18,7 @@ from ansible.plugins.action import ActionBase
 
 from vllm_node.staging import fact_name
 
-_FILE_DEFAULTS = {"mode": "0644", "owner": 0, "group": 0}
+_FILE_DEFAULTS = {"mode": "0644", "owner": 0, "group": 0, "secret": False}
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
