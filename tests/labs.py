@@ -16,6 +16,7 @@ from typing import Any, cast
 import testinfra
 from testinfra.host import Host
 
+from vllm_node.lab import roots
 from vllm_node.lab.lab import Lab
 from vllm_node.lab.node import Spec
 from vllm_node.paths import project_root
@@ -127,18 +128,23 @@ class Nodes:
         """
         member = self.lab.member(name)
         assert member is not None
-        upper = self.lab.place(member).folder / "upper"
+        upper, lower = self.lab.place(member).folder / "upper", roots.node_root(member.spec.podman)
         found = {}
         for folder, folders, files in os.walk(upper):
             relative = Path(folder).relative_to(upper)
             folders[:] = [one for one in folders if str(relative / one) not in _MOVES_BY_ITSELF]
             for one in [*folders, *files]:
-                if str(relative / one) not in _MOVES_BY_ITSELF:
-                    found[str(relative / one)] = _describe(Path(folder) / one)
+                path = relative / one
+                state = _describe(upper / path)
+                # A folder in which something was made and removed again is copied up, and is still what it was.
+                if str(path) not in _MOVES_BY_ITSELF and state != _describe(lower / path):
+                    found[str(path)] = state
         return found
 
 
 def _describe(path: Path) -> str:
+    if not os.path.lexists(path):
+        return "absent"
     status = path.lstat()
     told = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
     if path.is_symlink():

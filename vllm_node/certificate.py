@@ -1,218 +1,147 @@
-"""The difference between two snapshots of a node, in what a teardown must leave as it was found.
-
-What moves by itself is not compared: times, free space, memory, process ids, models, the registry,
-ephemeral UDP ports. A part that one of the snapshots could not see is a difference of its own, because an
-empty difference must mean that everything was looked at.
-"""
+"""The certificate of a teardown: what differs from the node as it was found, as JSON and as a readable page."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from vllm_node.preflight.reading import Snapshot, at, rows, words
+import jinja2
 
-UNSEEN = "(could not be seen)"
-ABSENT = "(absent)"
+from vllm_node.difference import AREAS, Difference, difference
+from vllm_node.paths import project_root
 
-Items = Mapping[str, str]
-"""One area: items that can be compared, each with its state as text."""
-
-Reader = Callable[[Snapshot], Items | None]
-"""Takes one area out of a snapshot; None when the snapshot could not see it."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One item that is not as it was found; `as_found` and `now` are texts, "(absent)" for nothing."""
-
-    area: str
-    item: str
-    as_found: str
-    now: str
+SCHEMA = 1
+FIRST_SNAPSHOT = "the snapshot taken before the first change"
+EARLIER = "the snapshot in the certificate before this one"
+NOTHING = "nothing: no bring-up is on record, so it was only checked that nothing carries our names"
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What differs. `left_over` must be empty for a certificate; `kept` was kept on purpose."""
+class Certificate:
+    """One certificate. `left`: what could not be removed; `kept`: what stays on purpose, by name."""
 
-    left_over: tuple[Entry, ...] = ()
-    kept: tuple[Entry, ...] = ()
+    host: str
+    issued_at: str
+    compared_with: str
+    left: tuple[str, ...]
+    kept: tuple[str, ...]
+    found: Difference
+    as_found: Mapping[str, Any] | None
+    now: Mapping[str, Any]
 
     @property
     def clean(self) -> bool:
-        """Whether the node is as it was found, but for what was kept on purpose."""
-        return not self.left_over
+        """Whether nothing is left and nothing differs, but for what was kept on purpose."""
+        return not self.left and self.found.clean
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def summary(self) -> dict[str, Any]:
+        """What a person is told: texts only."""
         return {
             "clean": self.clean,
-            "left_over": [asdict(entry) for entry in self.left_over],
-            "kept": [asdict(entry) for entry in self.kept],
+            "left": list(self.left),
+            "kept": list(self.kept),
+            "difference": [
+                f"{entry.area}: {entry.item}: was {entry.as_found}, is {entry.now}" for entry in self.found.left_over
+            ],
+        }
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for a program and for the next certificate."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "issued_at": self.issued_at,
+            "version": version("vllm-node"),
+            "compared_with": self.compared_with,
+            "areas": list(AREAS),
+            "clean": self.clean,
+            "left": list(self.left),
+            "kept": list(self.kept),
+            "difference": self.found.as_dict()["left_over"],
+            "as_found": self.as_found,
+            "now": self.now,
         }
 
 
-def difference(as_found: Snapshot, now: Snapshot, kept: Sequence[str] = ()) -> Difference:
-    """Compare two snapshots of one node.
+def issue(host: str, teardown: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> Certificate:
+    """Certificate over a teardown (`removed`, `left`, `kept`, `as_found`) and the snapshot after it.
 
-    `kept` lists what stays on purpose, as `area:item` with shell wildcards ("files:/etc/cdi/nvidia.yaml",
-    "packages:*", "files:/srv/data/*").
+    A second teardown finds no record on the node any more; then the first snapshot comes from the certificate that
+    the earlier one left in `folder`.
     """
-    found = [entry for area, read in AREAS.items() for entry in _compare(area, read(as_found), read(now))]
-    on_purpose = [entry for entry in found if _matches(entry, kept)]
-    return Difference(
-        left_over=tuple(entry for entry in found if entry not in on_purpose),
-        kept=tuple(on_purpose),
+    as_found, compared_with = teardown.get("as_found"), FIRST_SNAPSHOT
+    if as_found is None:
+        as_found, compared_with = _earlier(folder), EARLIER
+    if as_found is None:
+        as_found, compared_with = _without_ours(now), NOTHING
+    kept = list(teardown["kept"])
+    patterns = [f"volumes:{entry['name']}" for entry in kept if entry["kind"] == "volume"]
+    references = {entry["name"] for entry in kept if entry["kind"] == "image"}
+    patterns += [f"images:{image['id']}" for image in now["images"] or [] if references & set(image["digests"])]
+    return Certificate(
+        host=host,
+        issued_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        compared_with=compared_with,
+        left=tuple(teardown["left"]),
+        kept=tuple(f"{entry['kind']} {entry['name']}" for entry in kept),
+        found=difference(as_found, now, patterns),
+        as_found=as_found,
+        now=now,
     )
 
 
-def _matches(entry: Entry, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(f"{entry.area}:{entry.item}", pattern) for pattern in patterns)
+def write(certificate: Certificate, folder: Path) -> Sequence[Path]:
+    """Write `certificate.json` and `certificate.md` into `folder`; returns both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = certificate.document()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(project_root() / "templates"),
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - it is Markdown, for a person at a terminal
+    )
+    page = environment.get_template("certificate.md.j2").render(document)
+    paths = (folder / "certificate.json", folder / "certificate.md")
+    for path, text in zip(paths, (json.dumps(document, indent=1), page), strict=True):
+        # The next certificate may have nothing but this one to compare with: it is never left half written.
+        partial = path.with_name(f".{path.name}")
+        partial.write_text(text)
+        partial.replace(path)
+    return paths
 
 
-def _compare(area: str, before: Items | None, after: Items | None) -> Iterable[Entry]:
-    if before is None or after is None:
-        if before is not after:
-            yield Entry(area, "*", UNSEEN if before is None else "seen", UNSEEN if after is None else "seen")
-        elif area not in _MAY_BE_UNSEEN:
-            yield Entry(area, "*", UNSEEN, UNSEEN)
-        return
-    for item in sorted({*before, *after}):
-        old, new = before.get(item, ABSENT), after.get(item, ABSENT)
-        if old != new:
-            yield Entry(area, item, old, new)
-
-
-def _by(key: str, *path: str, state: Callable[[Mapping[str, Any]], str] | None = None) -> Reader:
-    """Reader of a list of mappings: items are named by `key`, their state is a text made of each."""
-
-    def read(snapshot: Snapshot) -> Items | None:
-        if at(snapshot, *path) is None:
-            return None
-        return {str(row.get(key)): state(row) if state else "present" for row in rows(snapshot, *path)}
-
-    return read
-
-
-def _names(*path: str) -> Reader:
-    """Reader of a list of texts."""
-
-    def read(snapshot: Snapshot) -> Items | None:
-        return None if at(snapshot, *path) is None else dict.fromkeys(words(snapshot, *path), "present")
-
-    return read
-
-
-def _texts(*path: str) -> Reader:
-    """Reader of a mapping of texts."""
-
-    def read(snapshot: Snapshot) -> Items | None:
-        found = at(snapshot, *path)
-        return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else None
-
-    return read
-
-
-def _value(*path: str) -> Reader:
-    """Reader of one value."""
-
-    def read(snapshot: Snapshot) -> Items | None:
-        found = at(snapshot, *path)
-        return None if found is None else {path[-1]: str(found)}
-
-    return read
-
-
-def _ports(snapshot: Snapshot) -> Items | None:
-    if at(snapshot, "ports") is None:
+def _earlier(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads((folder / "certificate.json").read_text())
+    except FileNotFoundError:
         return None
-    first = _first_ephemeral(snapshot)
-    return {
-        f"{row.get('protocol')} {row.get('address')} {row.get('port')}": "open"
-        for row in rows(snapshot, "ports")
-        # A client's UDP socket looks like a listener, and has a number from this range.
-        if row.get("protocol") == "tcp" or (isinstance(row.get("port"), int) and row["port"] < first)
-    }
+    # A certificate over nothing has nothing to offer to the next one.
+    return None if document["compared_with"] == NOTHING else document["as_found"]
 
 
-def _first_ephemeral(snapshot: Snapshot) -> int:
-    settings = at(snapshot, "sysctl")
-    span = settings.get("net.ipv4.ip_local_port_range") if isinstance(settings, Mapping) else None
-    first = str(span or "").split()[:1]
-    return int(first[0]) if first and first[0].isdigit() else 32768
+def _without_ours(now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `now` would be without anything of ours: what a node on which nothing is on record is held against."""
+    units = now["units"]
+    if units is not None:
+        units = {**units, "toolkit": [], **{kind: _others(units[kind]) for kind in ("failed", "installed")}}
+    containers = now["containers"]
+    if containers is not None:
+        containers = [one for one in containers if "io.vllm-node.component" not in (one["labels"] or {})]
+    files = now["files"]
+    if files is not None:
+        files = {path: state for path, state in files.items() if "vllm-node" not in path}
+    return {**now, "units": units, "containers": containers, "files": files}
 
 
-def _units(snapshot: Snapshot) -> Items | None:
-    if at(snapshot, "units", "toolkit") is None:
-        return None
-    return {str(row.get("name")): str(row.get("active")) for row in rows(snapshot, "units", "toolkit")}
+def _others(names: Sequence[str] | None) -> list[str] | None:
+    """`names` without ours; what could not be seen stays unseen."""
+    return None if names is None else [name for name in names if not _is_ours(name)]
 
 
-def _service_states(snapshot: Snapshot) -> Items | None:
-    watched = at(snapshot, "units", "watched")
-    if not isinstance(watched, Mapping):
-        return None
-    # The refresh unit is a oneshot: it comes and goes by itself. Failures are an area of their own.
-    return {
-        str(name): str(at(unit, "active"))
-        for name, unit in watched.items()
-        if name != "nvidia-cdi-refresh.service" and at(unit, "active") in ("active", "inactive")
-    }
-
-
-def _networks(snapshot: Snapshot) -> Items | None:
-    found = _by("name", "networks", state=lambda row: str(row.get("driver")))(snapshot)
-    # podman's default network is built in: a node whose podman was never used just does not tell of it.
-    return found if found is None else {name: driver for name, driver in found.items() if name != "podman"}
-
-
-def _container(row: Mapping[str, Any]) -> str:
-    return f"{row.get('image')} {row.get('state')}"
-
-
-def _cdi(row: Mapping[str, Any]) -> str:
-    return f"{row.get('kind')} {row.get('cdi_version')}: {', '.join(words(row, 'devices'))}"
-
-
-def _process(row: Mapping[str, Any]) -> str:
-    return f"{row.get('name')} on {row.get('gpu_uuid')}"
-
-
-def _swap(row: Mapping[str, Any]) -> str:
-    return f"{row.get('type')} {row.get('size_bytes')}"
-
-
-def _gpu_processes(snapshot: Snapshot) -> Items | None:
-    if at(snapshot, "gpu", "processes") is None:
-        return None
-    counts: dict[str, int] = {}
-    for row in rows(snapshot, "gpu", "processes"):
-        counts[_process(row)] = counts.get(_process(row), 0) + 1
-    return {name: str(count) for name, count in counts.items()}
-
-
-AREAS: dict[str, Reader] = {
-    "unit files": _names("units", "installed"),
-    "units": _units,
-    "services": _service_states,
-    "failed units": _names("units", "failed"),
-    "files": _texts("files"),
-    "containers": _by("name", "containers", state=_container),
-    "images": _by("id", "images", state=lambda row: ", ".join(words(row, "names") or words(row, "digests"))),
-    "volumes": _by("name", "volumes"),
-    "networks": _networks,
-    "secrets": _names("secrets"),
-    "ports": _ports,
-    "links": _names("links"),
-    "firewall": _value("firewall", "ruleset_sha256"),
-    "sysctl": _texts("sysctl"),
-    "swap": _by("name", "swap", state=_swap),
-    "selinux": _texts("selinux", "booleans"),
-    "gpu processes": _gpu_processes,
-    "cdi specs": _by("path", "cdi", "specs", state=_cdi),
-}
-# A node without nft or without a GPU cannot show these, before and after alike.
-_MAY_BE_UNSEEN = {"firewall", "gpu processes"}
+def _is_ours(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(("vllm-", "gpu-cdi-ready"))

@@ -55,6 +55,10 @@ _WORDS: tuple[tuple[str, str], ...] = (
         r"unrecognized arguments: (.*)",
         "this version of vLLM does not know that flag; `vllm serve --help=all` of the image lists them",
     ),
+    (
+        r"lookup init binary|catatonit\S* executable file not found",
+        "podman's init program is missing on the node: install the package catatonit",
+    ),
     (r"image not known|no such image", "the image is not on the node: run the playbook again, it pulls it"),
     (
         r"[Pp]ermission denied|Insufficient Permissions",

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Quadlet takes the quotes away: it drops an empty word and all that follow, and at a lone ; systemd begins a command.
+_LOST = ("", ";")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
@@ -35,7 +37,8 @@ def vllm_args(args: Mapping[str, Any]) -> list[str]:
     """Words of a `vllm serve` command line from `{flag: value}`.
 
     `true` gives `--flag`, `false` gives `--no-flag`, a list several words, a dictionary its JSON (inside a list as
-    well); `None` leaves the flag out, which takes a default of the role away.
+    well); `None` leaves the flag out, which takes a default of the role away. A value that cannot be a word of its own
+    is joined to its flag: `--flag=`.
     """
     words: list[str] = []
     for flag, value in args.items():
@@ -45,6 +48,8 @@ def vllm_args(args: Mapping[str, Any]) -> list[str]:
             words.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, Sequence) and not isinstance(value, str):
             words += [f"--{flag}", *map(_argument, value)]
+        elif _argument(value) in _LOST:
+            words.append(f"--{flag}={_argument(value)}")
         else:
             words += [f"--{flag}", _argument(value)]
     return words
@@ -58,9 +63,11 @@ def systemd_word(word: object) -> str:
     """One word for `Exec=` or `Environment=`, quoted so that systemd and Quadlet hand on exactly these characters.
 
     Raises:
-        ValueError: a line break, which a unit file cannot carry.
+        ValueError: a line break, which a unit file cannot carry, or a word that would be lost on the way.
     """
     text = str(word)
+    if text in _LOST:
+        raise ValueError(f"a unit file cannot carry {text!r} as a word of its own")
     if "\n" in text or "\r" in text:
         raise ValueError(f"a unit file cannot carry a line break: {text!r}")
     # % starts a specifier and $ a variable, quoted or not.

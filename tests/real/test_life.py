@@ -22,6 +22,8 @@ BOTH = ",".join(NAMES)
 CONTAINERS = ("dcgm-exporter", "grafana", "prometheus", "vllm-tiny")
 UNITS = {"gpu-cdi-ready.service", *(f"{name}.service" for name in CONTAINERS)}
 PASSWORD = "lab-only-password"
+EDITED = {"prometheus_retention_time": "14d"}
+ROTATED = {**EDITED, "grafana_admin_password": 'a "new" one \\ $HOME'}
 
 
 @pytest.fixture(scope="module")
@@ -192,31 +194,28 @@ def _only_this_one_restarts(life: Nodes, container: str, variables: dict[str, An
 
 
 def test_an_edited_config_restarts_only_its_container(life: Nodes, first_run: Run) -> None:
-    _only_this_one_restarts(life, "prometheus", {"prometheus_scrape_interval": "4s"})
+    _only_this_one_restarts(life, "prometheus", EDITED)
 
 
 def test_a_rotated_secret_restarts_only_its_user(life: Nodes, first_run: Run) -> None:
-    _only_this_one_restarts(
-        life, "grafana", {"prometheus_scrape_interval": "4s", "grafana_admin_password": 'a "new" one \\ $HOME'}
-    )
+    _only_this_one_restarts(life, "grafana", ROTATED)
     for name in NAMES:
-        ask = "curl -s -o /dev/null -w '%{http_code}' -K - 127.0.0.1:3000/api/org"
+        ask = "curl -s -o /dev/null -w '%{http_code}' -K - 127.0.0.1:3000/api/search"
         new = life.shell(name, f"""printf '%s' 'user = "admin:a \\"new\\" one \\\\ $HOME"' | {ask}""")
         old = life.shell(name, f"""printf '%s' 'user = "admin:{PASSWORD}"' | {ask}""")
         assert (new, old) == ("200", "401")
 
 
 def test_what_was_edited_by_hand_is_put_right(life: Nodes, first_run: Run) -> None:
-    variables = {"prometheus_scrape_interval": "4s", "grafana_admin_password": 'a "new" one \\ $HOME'}
     for name in NAMES:
-        life.shell(name, "sed -i s/4s/9s/ /etc/vllm-node/prometheus/prometheus.yml; systemctl stop dcgm-exporter")
-    run = life.run("verify", limit=BOTH, variables=variables)
+        life.shell(name, "sed -i s/:8000/:8999/ /etc/vllm-node/prometheus/prometheus.yml; systemctl stop dcgm-exporter")
+    run = life.run("verify", limit=BOTH, variables=ROTATED)
     assert run.code == 4, run.document
-    run = life.run("up", limit=BOTH, variables=variables)
+    run = life.run("up", limit=BOTH, variables=ROTATED)
     assert run.code == 0, run.document
     for name in NAMES:
         assert life.host(name).service("dcgm-exporter").is_running
-        assert "9s" not in life.shell(name, "cat /etc/vllm-node/prometheus/prometheus.yml")
+        assert "8999" not in life.shell(name, "cat /etc/vllm-node/prometheus/prometheus.yml")
 
 
 def test_vllm_comes_back_after_it_was_killed(life: Nodes, first_run: Run) -> None:
@@ -242,8 +241,7 @@ def test_everything_comes_back_after_a_reboot(life: Nodes, first_run: Run) -> No
 
 def test_a_removed_instance_goes_and_the_rest_stays(life: Nodes, first_run: Run) -> None:
     before = {name: ids(life, name) for name in NAMES}
-    variables = {"grafana_admin_password": 'a "new" one \\ $HOME', "prometheus_scrape_interval": "4s"}
-    run = life.run("up", limit=BOTH, variables={**variables, "vllm_instances": []})
+    run = life.run("up", limit=BOTH, variables={**ROTATED, "vllm_instances": []})
     assert run.code == 0, run.document
     for name in NAMES:
         after = ids(life, name)

@@ -111,6 +111,7 @@ def snapshot() -> dict[str, Any]:
             "graph_driver": "overlay",
             "quadlet": "/usr/libexec/podman/quadlet",
             "netavark": "/usr/libexec/podman/netavark",
+            "init": "/usr/libexec/podman/catatonit",
             "storage_used": True,
         },
         "containers": [],

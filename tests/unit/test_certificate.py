@@ -1,113 +1,135 @@
-"""The difference of two snapshots: empty for an untouched node, and never silent about what is left."""
+"""The certificate of a teardown: what it is compared with, and that only a clean node is called clean."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.factories import GIB, changed, disk, port, snapshot
-from vllm_node.certificate import UNSEEN, difference
+from tests.unit.factories import changed, snapshot
+from vllm_node.certificate import EARLIER, FIRST_SNAPSHOT, NOTHING, Certificate, issue, write
 
-LEFT_OVER: list[tuple[str, str, Any]] = [
-    ("unit files", "units/installed", ["/etc/systemd/system/gpu-cdi-ready.service"]),
-    ("units", "units/toolkit", [{"name": "vllm-a.service", "load": "loaded", "active": "failed"}]),
-    ("services", "units/watched", {"nvidia-persistenced.service": {"active": "active"}}),
-    ("failed units", "units/failed", ["vllm-a.service"]),
-    ("files", "files", {"/etc/hosts": "sha256:00 0644 0 0", "/etc/cdi/x.yaml": "sha256:11 0644 0 0"}),
-    ("files", "files", {"/etc/hosts": "sha256:99 0644 0 0"}),
-    ("files", "files", {}),
-    ("containers", "containers", [{"id": "1", "name": "vllm-a", "image": "x", "state": "exited"}]),
-    ("images", "images", [{"id": "1", "digests": ["r/x@sha256:1"], "names": []}]),
-    ("volumes", "volumes", [{"name": "prometheus-data", "labels": {}}]),
-    ("networks", "networks", [{"name": "podman", "driver": "bridge"}, {"name": "x", "driver": "bridge"}]),
-    ("secrets", "secrets", ["grafana-admin"]),
-    ("ports", "ports", [port(22, "sshd", "sshd.service", "0.0.0.0"), port(8000, "vllm", None)]),
-    ("links", "links", ["eth0", "lo", "podman0"]),
-    ("firewall", "firewall/ruleset_sha256", "bb"),
-    ("sysctl", "sysctl/net.ipv4.ip_forward", "1"),
-    ("swap", "swap", [{"name": "/swapfile", "type": "file", "size_bytes": GIB}]),
-    ("selinux", "selinux/booleans/container_use_xserver_devices", True),
-    ("gpu processes", "gpu/processes", [{"pid": 1, "name": "VLLM::EngineCore", "gpu_uuid": "GPU-1"}]),
-    ("cdi specs", "cdi/specs", []),
+DIGEST = "sha256:" + "0a" * 32
+
+
+def teardown(**told: Any) -> dict[str, Any]:
+    return {"removed": [], "left": [], "kept": [], "as_found": snapshot(), **told}
+
+
+def certificate(folder: Path, now: dict[str, Any] | None = None, **told: Any) -> Certificate:
+    return issue("node-a", teardown(**told), now or snapshot(), folder)
+
+
+def test_a_node_as_it_was_found_is_clean(tmp_path: Path) -> None:
+    issued = certificate(tmp_path)
+    assert issued.clean
+    assert issued.compared_with == FIRST_SNAPSHOT
+    assert issued.summary() == {"clean": True, "left": [], "kept": [], "difference": []}
+
+
+def test_what_could_not_be_removed_spoils_it_although_nothing_differs(tmp_path: Path) -> None:
+    issued = certificate(tmp_path, left=["volume x: in use"])
+    assert not issued.clean
+    assert issued.summary()["left"] == ["volume x: in use"]
+
+
+def test_a_difference_spoils_it_and_names_both_sides(tmp_path: Path) -> None:
+    now = changed(snapshot(), "sysctl/net.ipv4.ip_forward", "1")
+    issued = certificate(tmp_path, now)
+    assert not issued.clean
+    (line,) = issued.summary()["difference"]
+    assert line.startswith("sysctl: net.ipv4.ip_forward: was ")
+    assert line.endswith(", is 1")
+
+
+def test_volumes_and_images_that_are_kept_do_not_spoil_it(tmp_path: Path) -> None:
+    reference = f"registry:5000/vllm@{DIGEST}"
+    now = changed(snapshot(), "volumes", [*snapshot()["volumes"], {"name": "grafana-data", "labels": {}}])
+    image = {"id": "feed", "digests": [reference], "names": [], "size_bytes": 1}
+    now = changed(now, "images", [*snapshot()["images"], image])
+    kept = [{"kind": "volume", "name": "grafana-data"}, {"kind": "image", "name": reference}]
+    issued = certificate(tmp_path, now, kept=kept)
+    assert issued.clean
+    assert issued.kept == ("volume grafana-data", f"image {reference}")
+    assert not certificate(tmp_path, now).clean
+    assert not certificate(tmp_path, now, kept=kept[:1]).clean
+
+
+def test_a_second_teardown_is_held_against_the_first_ones_snapshot(tmp_path: Path) -> None:
+    found = changed(snapshot(), "links", ["lo", "eth7"])
+    write(certificate(tmp_path, found, as_found=found), tmp_path)
+    again = certificate(tmp_path, found, as_found=None)
+    assert (again.clean, again.compared_with) == (True, EARLIER)
+    moved = certificate(tmp_path, snapshot(), as_found=None)
+    assert not moved.clean
+
+
+def test_a_third_one_still_knows_how_the_node_was_found(tmp_path: Path) -> None:
+    found = changed(snapshot(), "links", ["lo", "eth7"])
+    for as_found in (found, None):
+        write(certificate(tmp_path, found, as_found=as_found), tmp_path)
+    assert certificate(tmp_path, found, as_found=None).compared_with == EARLIER
+
+
+OURS: list[tuple[str, Any]] = [
+    ("units/failed", ["vllm-chat.service"]),
+    ("units/installed", ["/etc/containers/systemd/vllm-chat.container"]),
+    ("units/toolkit", [{"name": "gpu-cdi-ready.service", "load": "loaded", "active": "active"}]),
+    ("containers", [{"name": "x", "image": "y", "state": "exited", "labels": {"io.vllm-node.component": "vllm"}}]),
+    ("files", {"/etc/systemd/system/vllm-node.target": "sha256:00 0644 0 0"}),
 ]
 
 
-@pytest.mark.parametrize(("area", "path", "value"), LEFT_OVER)
-def test_what_is_left_is_told_in_both_directions(area: str, path: str, value: Any) -> None:
-    before, after = snapshot(), changed(snapshot(), path, value)
-    for first, second in ((before, after), (after, before)):
-        found = difference(first, second)
-        assert {entry.area for entry in found.left_over} == {area}
-        assert not found.clean
+@pytest.mark.parametrize(("path", "value"), OURS)
+def test_without_any_record_what_carries_our_names_is_left_over(tmp_path: Path, path: str, value: Any) -> None:
+    issued = certificate(tmp_path, changed(snapshot(), path, value), as_found=None)
+    assert issued.compared_with == NOTHING
+    assert not issued.clean
 
 
-def test_an_untouched_node_differs_in_nothing() -> None:
-    after = snapshot()
-    moved = {
-        "taken_at": 1_800_009_999.0,
-        "took_s": 0.4,
-        "time": {"epoch": 1.0, "synchronized": True},
-        "memory/available_bytes": 1,
-        "disks": [disk("/", 1)],
-        "models": [],
-        "registry": None,
-        "as_found": True,
-        "ports/0/pid": 4711,
-        "gpu/devices/0/memory_used_bytes": 9,
-    }
-    for path, value in moved.items():
-        after = changed(after, path, value)
-    found = difference(snapshot(), after)
-    assert found.clean
-    assert found.kept == ()
+FOREIGN: list[tuple[str, Any]] = [
+    ("units/failed", ["kubelet.service"]),
+    ("units/installed", ["/etc/containers/systemd/other.container"]),
+    ("containers", [{"name": "x", "image": "y", "state": "running", "labels": None}]),
+    ("files", {"/etc/hosts": "sha256:00 0644 0 0"}),
+]
 
 
-def test_order_does_not_matter() -> None:
-    both = [port(22, "sshd", None), port(80, "httpd", None)]
-    before, after = changed(snapshot(), "ports", both), changed(snapshot(), "ports", both[::-1])
-    assert difference(before, after).clean
+@pytest.mark.parametrize(("path", "value"), FOREIGN)
+def test_without_any_record_other_peoples_things_are_none_of_our_business(
+    tmp_path: Path, path: str, value: Any
+) -> None:
+    assert certificate(tmp_path, changed(snapshot(), path, value), as_found=None).clean
 
 
-def test_a_clients_udp_socket_is_no_left_over() -> None:
-    client = {**port(45_000, "chronyd", None), "protocol": "udp"}
-    server = {**port(323, "chronyd", None), "protocol": "udp"}
-    assert difference(snapshot(), changed(snapshot(), "ports", [*snapshot()["ports"], client])).clean
-    assert not difference(snapshot(), changed(snapshot(), "ports", [*snapshot()["ports"], server])).clean
+@pytest.mark.parametrize("path", ["units", "units/failed", "units/installed", "containers", "files"])
+def test_without_any_record_what_could_not_be_seen_is_not_clean(tmp_path: Path, path: str) -> None:
+    assert not certificate(tmp_path, changed(snapshot(), path, None), as_found=None).clean
 
 
-def test_an_own_tcp_port_counts_even_when_it_is_high() -> None:
-    high = port(45_000, "python3", None)
-    assert not difference(snapshot(), changed(snapshot(), "ports", [*snapshot()["ports"], high])).clean
+def test_a_certificate_over_nothing_is_not_compared_with(tmp_path: Path) -> None:
+    write(certificate(tmp_path, as_found=None), tmp_path)
+    assert certificate(tmp_path, as_found=None).compared_with == NOTHING
 
 
-def test_what_is_kept_on_purpose_is_shown_apart() -> None:
-    after = changed(snapshot(), "volumes", [{"name": "prometheus-data"}, {"name": "grafana-data"}])
-    found = difference(snapshot(), after, kept=["volumes:prometheus-*"])
-    assert [entry.item for entry in found.kept] == ["prometheus-data"]
-    assert [entry.item for entry in found.left_over] == ["grafana-data"]
-    assert found.as_dict()["clean"] is False
+def test_both_files_are_written_and_say_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "reports/node-a"
+    now = changed(snapshot(), "links", ["lo", "cni0"])
+    as_json, page = write(certificate(folder, now, left=["image vllm: in use"]), folder)
+    document = json.loads(as_json.read_text())
+    assert document["clean"] is False
+    assert document["now"]["links"] == ["lo", "cni0"]
+    assert document["as_found"]["links"] == snapshot()["links"]
+    told = page.read_text()
+    for word in ("Certificate for node-a", "NOT clean", "image vllm: in use", "| links | cni0 | (absent) | present |"):
+        assert word in told
+    assert sorted(path.name for path in folder.iterdir()) == ["certificate.json", "certificate.md"]
 
 
-@pytest.mark.parametrize("side", ["before", "after", "both"])
-def test_what_could_not_be_seen_is_no_clean_node(side: str) -> None:
-    blind = changed(snapshot(), "ports", None)
-    before = blind if side in ("before", "both") else snapshot()
-    after = blind if side in ("after", "both") else snapshot()
-    (entry,) = difference(before, after).left_over
-    assert entry.area == "ports"
-    assert UNSEEN in (entry.as_found, entry.now)
-
-
-def test_a_node_that_never_shows_its_firewall_can_be_clean() -> None:
-    blind = changed(snapshot(), "firewall/ruleset_sha256", None)
-    assert difference(blind, blind).clean
-    assert not difference(snapshot(), blind).clean
-
-
-def test_a_second_process_of_one_name_is_noticed() -> None:
-    one = [{"pid": 1, "name": "python3", "gpu_uuid": "GPU-1"}]
-    before = changed(snapshot(), "gpu/processes", one)
-    after = changed(snapshot(), "gpu/processes", [{**one[0], "pid": 7}, {**one[0], "pid": 8}])
-    assert difference(before, changed(snapshot(), "gpu/processes", [{**one[0], "pid": 9}])).clean
-    assert not difference(before, after).clean
+def test_the_page_of_a_clean_node_has_no_empty_headings(tmp_path: Path) -> None:
+    _, page = write(certificate(tmp_path), tmp_path)
+    told = page.read_text()
+    assert "Clean: the node is as it was found." in told
+    assert "##" not in told

@@ -49,7 +49,11 @@ class Project:
         (root / "playbooks" / "action_plugins").mkdir(parents=True)
         (root / "playbooks" / "action_plugins" / "give.py").write_text(GIVE, encoding="utf-8")
         (root / "ansible.cfg").write_text("[defaults]\ngathering = explicit\n", encoding="utf-8")
-        host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        host = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "ansible_remote_tmp": str(root / "remote"),
+        }
         hosts = {"all": {"hosts": {"one": host, "two": host}}}
         self.inventory = root / "hosts.yml"
         self.inventory.write_text(json.dumps(hosts), encoding="utf-8")

@@ -209,6 +209,18 @@ def test_a_step_ends_early_when_a_pull_ends(node: Node) -> None:
     assert len(calls(node.programs, "systemctl")) - before < 5
 
 
+def test_a_podman_that_fails_is_not_taken_for_an_empty_one(node: Node) -> None:
+    program(node.programs, "podman", "echo 'Error: database is locked' >&2; exit 125")
+    told = node.step("a", begin=True)
+    assert (told["failed"], told["msg"]) == (True, "podman images: Error: database is locked")
+    assert calls(node.programs, "systemd-run") == []
+
+
+def test_a_podman_that_fails_without_a_word_is_told_by_its_exit_code(node: Node) -> None:
+    program(node.programs, "podman", "exit 125")
+    assert node.step("a")["msg"] == "podman images: exit code 125"
+
+
 def test_a_damaged_manifest_is_an_error_in_words(node: Node) -> None:
     (node.root / "state").mkdir()
     (node.root / "state/manifest.json").write_text("{")

@@ -46,6 +46,10 @@ DEATHS = [
     ("ValueError: Couldn't instantiate the backend tokenizer from one of:", "tokenizer files are missing"),
     ("FileNotFoundError: /models/x/tokenizer.model not found", "tokenizer files are missing"),
     ("vllm: error: unrecognized arguments: --max-modle-len 5", r"does not know that flag.*\(--max-modle-len 5\)"),
+    (
+        'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
+        "install the package catatonit",
+    ),
     ("Error: registry:5000/vllm@sha256:00: image not known", "run the playbook again"),
     ("Error: no such image", "run the playbook again"),
     ("PermissionError: [Errno 13] Permission denied: '/var/cache/vllm'", "cannot be read or written"),

@@ -71,6 +71,7 @@ ON_THE_NODE: list[tuple[str, str, Changes]] = [
     ("podman.version", "fail", {"podman/version": "5.3.9"}),
     ("podman.version", "fail", {"podman/version": "4.9.4-rhel"}),
     ("podman.quadlet", "fail", {"podman/quadlet": None}),
+    ("podman.init", "fail", {"podman/init": None}),
     ("podman.network_backend", "fail", {"podman/network_backend": "cni"}),
     ("podman.network_backend", "fail", {"podman/network_backend": None, "podman/netavark": None}),
     ("podman.database", "fail", {**BOLTDB, "podman/version": "5.8.0"}),
@@ -215,6 +216,7 @@ OF_THE_SITE: list[tuple[str, str, Changes]] = [
     ("lock.digest", "fail", {"images_lock/vllm/digest": None}),
     ("lock.digest", "fail", {"images_lock/vllm/digest": "sha256:abc"}),
     ("lock.digest", "fail", {"images_lock/vllm": {"repository": "r:5000/vllm", "tag": "latest"}}),
+    ("lock.placeholder", "fail", {"images_lock/vllm/digest": "sha256:" + "0" * 64}),
     ("lock.repository", "fail", {"images_lock/vllm/repository": "vllm/vllm-openai"}),
     ("lock.name", "fail", {"vllm_instances": [instance(image="vllm-nightly")]}),
     ("lock.architecture", "fail", {"images_lock/grafana/architecture": "arm64"}),
@@ -314,6 +316,12 @@ def test_an_image_on_the_node_need_not_be_in_the_registry() -> None:
     here = [{"id": "x", "digests": [f"{variables()['images_lock']['vllm']['repository']}@{digest('vllm')}"]}]
     assert "image.missing" in ids(node)
     assert judged(changed(node, "images", here)) == []
+
+
+def test_a_placeholder_is_told_once_and_not_looked_for() -> None:
+    site = changed(variables(), "images_lock/vllm/digest", "sha256:" + "0" * 64)
+    node = changed(snapshot(), "registry/images/0/found", False)
+    assert ids(node, site) == {"lock.placeholder": "fail"}
 
 
 def test_a_generated_spec_is_replaced_rather_than_refused() -> None:

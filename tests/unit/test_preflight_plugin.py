@@ -28,7 +28,12 @@ def play(
     folder: Path, play: dict[str, Any], values: dict[str, Any], *options: str
 ) -> subprocess.CompletedProcess[str]:
     (folder / "play.yml").write_text(json.dumps([play]))
-    given = {"ansible_python_interpreter": sys.executable, "ansible_connection": "local", **values}
+    given = {
+        "ansible_python_interpreter": sys.executable,
+        "ansible_connection": "local",
+        "ansible_remote_tmp": str(folder / "remote"),
+        **values,
+    }
     (folder / "inventory.json").write_text(json.dumps({"all": {"hosts": {"gpu1": given}}}))
     return subprocess.run(
         [

@@ -42,7 +42,8 @@ class Project:
         self.hosts("one", "two")
 
     def hosts(self, *names: str) -> None:
-        lines = ["all:", "  hosts:", *(f"    {name}: {HOST}" for name in names)]
+        host = {**HOST, "ansible_remote_tmp": str(self.root / "remote")}
+        lines = ["all:", "  hosts:", *(f"    {name}: {host}" for name in names)]
         self.inventory.write_text("\n".join(lines), encoding="utf-8")
 
     def play(self, tasks: str, hosts: str = "all") -> None:

@@ -142,6 +142,24 @@ def test_the_old_database_is_recognised_without_podman(tmp_path: Path) -> None:
     assert podman.probe(host)["podman"]["database_backend"] == "boltdb"
 
 
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        (["/usr/libexec/podman/catatonit"], "/usr/libexec/podman/catatonit"),
+        (["/usr/bin/catatonit"], "/usr/bin/catatonit"),
+        (["/usr/bin/catatonit", "/usr/lib/podman/catatonit"], "/usr/lib/podman/catatonit"),
+        ([], None),
+    ],
+)
+def test_the_init_program_is_found_where_podman_looks(tmp_path: Path, there: list[str], found: str | None) -> None:
+    host = FakeHost(tmp_path, ANSWERS)
+    for path in there:
+        program = tmp_path / path.lstrip("/")
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.touch(mode=0o755)
+    assert podman.probe(host)["podman"]["init"] == found
+
+
 def test_no_podman(tmp_path: Path) -> None:
     found = podman.probe(host_code.Host(root=str(tmp_path)))
     assert found["podman"] is None

@@ -191,6 +191,15 @@ def test_a_reload_that_fails_is_an_error(node: Node) -> None:
     assert "systemctl daemon-reload: no bus" in node.step()["msg"]
 
 
+@pytest.mark.parametrize("begin", [True, False])
+def test_a_podman_that_fails_is_not_taken_for_one_without_containers(node: Node, begin: bool) -> None:
+    node.quadlet()
+    program(node.programs, "podman", "echo 'Error: database is locked' >&2; exit 125")
+    told = node.step(begin=begin)
+    assert (told["failed"], told["msg"]) == (True, "podman ps: Error: database is locked")
+    assert node.told() == []
+
+
 def test_check_mode_tells_what_it_would_do_and_does_nothing(node: Node) -> None:
     node.systemd({}, enabled=False)
     told = node.step(check=True)

@@ -61,9 +61,10 @@ def split_like_systemd(line: str) -> list[str]:
 
 
 printable = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
+LOST = ["", ";"]
 
 
-@given(st.lists(printable))
+@given(st.lists(printable.filter(lambda word: word not in LOST)))
 def test_words_arrive_as_they_were_written(words: list[str]) -> None:
     assert split_like_systemd(systemd_words(words)) == words
 
@@ -71,8 +72,10 @@ def test_words_arrive_as_they_were_written(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        "",
         "a b",
+        "a;",
+        ";;",
+        "; b",
         'say "hi"',
         "it's",
         "back\\slash",
@@ -109,6 +112,19 @@ def test_a_plain_word_stays_plain() -> None:
 def test_a_line_break_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="line break"):
         systemd_word(text)
+
+
+@pytest.mark.parametrize("word", LOST)
+def test_a_word_that_would_be_lost_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="as a word of its own"):
+        systemd_words(["--chat-template", word])
+
+
+@pytest.mark.parametrize("value", LOST)
+def test_a_value_that_would_be_lost_is_joined_to_its_flag(value: str) -> None:
+    words = vllm_args({"generation-config": value, "dtype": "auto"})
+    assert words == [f"--generation-config={value}", "--dtype", "auto"]
+    assert split_like_systemd(systemd_words(words)) == words
 
 
 def test_values_become_flags_by_their_kind() -> None:

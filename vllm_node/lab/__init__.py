@@ -1,1 +1,1 @@
-"""A disposable lab on this machine: real systemd, real podman, a real registry, real vLLM; only GPUs are stood in for."""
+"""A disposable lab on this machine: real systemd, podman, registry and vLLM; only GPUs are stood in for."""

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_node.lab import gpu, host, node, roots
-from vllm_node.lab.lab import Lab, default_name, names
 from vllm_node.lab.errors import LabError
+from vllm_node.lab.lab import Lab, default_name, names
 
 
 def _readable_errors(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,12 +40,12 @@ def lab_group() -> None:
 
 
 @lab_group.command()
-@click.option("--install", is_flag=True, help="Install the missing Debian packages.")
+@click.option("--install", is_flag=True, help="Install the missing Debian packages, as root.")
 @_readable_errors
 def check(install: bool) -> None:
     """Say what this machine lacks for a lab; exit code 1 when something is missing."""
     missing = host.missing()
-    if install:
+    if install and host.can_install():
         host.install(missing)
         missing = host.missing()
     for thing in missing:

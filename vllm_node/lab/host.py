@@ -55,6 +55,11 @@ def missing() -> list[Missing]:
     return found
 
 
+def can_install() -> bool:
+    """Whether this user may install packages here; everybody may ask what is missing."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
 def install(things: list[Missing]) -> None:
     """Install the Debian packages among `things`; none of them brings a service that would start."""
     packages = sorted({thing.package for thing in things if thing.package})

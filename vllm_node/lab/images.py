@@ -18,6 +18,8 @@ from vllm_node.lab.cache import lock, recipe_hash
 from vllm_node.lab.command import run
 from vllm_node.paths import cache_dir
 
+# Raised when `_make` itself changes.
+_FORMAT = 2
 _STANDINS = Path(__file__).with_name("standins")
 
 
@@ -49,7 +51,7 @@ class Recipe:
         """Hash over everything that this image is made from."""
         return recipe_hash(
             *(self.name, self.repository, self.tag, self.suite, list(self.packages), list(self.entrypoint)),
-            *(list(self.command), self.user, list(self.env), [list(d) for d in self.directories], self.revision),
+            *(list(self.command), self.user, list(self.env), [list(d) for d in self.directories], self.revision, _FORMAT),
             *(path for path, _ in self.files),
             *(target for _, target in self.files),
             *self.inputs,
@@ -161,11 +163,12 @@ def _make(recipe: Recipe, registry_address: str) -> str:
         run([*buildah, "umount", container])
         run([*buildah, "config", *_config(recipe), container])
         target = f"docker://{registry_address}/{recipe.repository}:{recipe.tag}"
-        # Uncompressed layers: pulls over the lab's bridge are bound by the processor, not by the wire.
+        # Uncompressed layers: pulls over the lab's bridge are bound by the processor, not by the wire. No common
+        # time stamp for all files: Python would take each of vLLM's compiled modules for outdated at every start.
         run(
             [
                 *buildah,
-                *("commit", "--quiet", "--disable-compression", "--timestamp", "0", "--tls-verify=false"),
+                *("commit", "--quiet", "--disable-compression", "--tls-verify=false"),
                 *(container, target),
             ]
         )

@@ -10,7 +10,7 @@ from vllm_node.lab.command import run
 from vllm_node.lab.errors import LabError
 
 # A corner of 10/8 that few sites use; a lab takes one /24 of it.
-_POOL = ipaddress.ip_network("10.213.0.0/16")
+_POOL = ipaddress.IPv4Network("10.213.0.0/16")
 
 
 def bridge_name(lab: str) -> str:
@@ -25,7 +25,7 @@ def free_subnet(lab: str) -> str:
         LabError: every /24 of the pool is taken.
     """
     used = {
-        ipaddress.ip_interface(f"{address['local']}/{address['prefixlen']}").network
+        ipaddress.IPv4Interface(f"{address['local']}/{address['prefixlen']}").network
         for link in json.loads(run(["ip", "-json", "-4", "address", "show"]))
         for address in link["addr_info"]
     }

@@ -18,6 +18,8 @@ from vllm_node.lab.errors import LabError
 
 _SYSTEM_CALLS = "@keyring bpf @mount add_key keyctl"
 _BOOT_LIMIT_S = 90
+# Under --keep-unit, systemd-nspawn leaves a reboot to whoever started it, and says so by this exit code.
+_AGAIN_AFTER_REBOOT = 'while :; do "$@"; code=$?; [ $code = 133 ] || exit $code; done'
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def boot(spec: Spec, place: Place) -> process.Process:
     if spec.cgroup == 2:
         env["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] = "1"
     words: list[str | Path] = [
+        *("/bin/sh", "-c", _AGAIN_AFTER_REBOOT, "node"),
         *("systemd-nspawn", "--quiet", "-D", place.root, f"--machine={place.machine}", "--boot"),
         *("--register=no", "--keep-unit", "--console=read-only", "--capability=all"),
         *(f"--network-bridge={place.bridge}", f"--system-call-filter={_SYSTEM_CALLS}"),

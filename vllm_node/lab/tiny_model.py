@@ -21,7 +21,8 @@ _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-_SPECIAL = ("<|begin|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
+_BEGIN, _END = "<|begin|>", "<|end|>"
+_SPECIAL = (_BEGIN, _END, "<|user|>", "<|assistant|>", "<|system|>")
 
 
 def make(folder: Path) -> None:
@@ -33,7 +34,7 @@ def make(folder: Path) -> None:
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(_TEXT * 40, vocab_size=2000, min_frequency=2, special_tokens=list(_SPECIAL))
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer, bos_token="<|begin|>", eos_token="<|end|>", pad_token="<|end|>"
+        tokenizer_object=bpe._tokenizer, bos_token=_BEGIN, eos_token=_END, pad_token=_END
     )
     tokenizer.chat_template = _CHAT
     tokenizer.save_pretrained(folder)

@@ -116,7 +116,8 @@ def _requirements(wheel: Path) -> list[str]:
 
 
 def _refuse_cuda_torch() -> None:
-    report = _pip("install", "--dry-run", "--no-deps", "--target", "/nonexistent", "--report", "-", *_FOR_IMAGE, f"torch=={TORCH}")
+    dry = ("--dry-run", "--no-deps", "--target", "/nonexistent", "--report", "-")
+    report = _pip("install", *dry, *_FOR_IMAGE, f"torch=={TORCH}")
     wheel = json.loads(report)["install"][0]["download_info"]["url"].rpartition("/")[2]
     if "cpu" not in wheel:
         raise LabError(

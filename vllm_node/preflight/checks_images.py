@@ -40,6 +40,14 @@ def pinned(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
                 "Without a registry's host the name would be searched for on the internet.",
                 "Write it as host:port/path in images.lock.yml.",
             )
+    empty = [image.name for image in wanted.images if image.placeholder]
+    if empty:
+        yield fail(
+            "lock.placeholder",
+            f"the digest of {listed(empty)} is all zeros",
+            "It only holds the place of a digest: no registry has such an image.",
+            _MEND_DIGEST,
+        )
 
 
 def named(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
@@ -78,7 +86,7 @@ def in_registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     answers = {text(row, "name"): row for row in rows(snapshot, "registry", "images")}
     for image in wanted.images:
         row = answers.get(image.name)
-        if row is None or not image.pinned or installed(snapshot, image.reference):
+        if row is None or not image.pinned or image.placeholder or installed(snapshot, image.reference):
             continue
         if row.get("found") is False:
             yield fail(

@@ -13,7 +13,7 @@ _FLOOR = tables.dotted(tables.PODMAN_FLOOR)
 
 
 def present(snapshot: Snapshot, _: Wanted) -> Iterator[Finding]:
-    """podman is there, new enough, and brings the generator of Quadlet units."""
+    """podman is there, new enough, with the generator of Quadlet units and the init program of containers."""
     if "podman" not in snapshot or (at(snapshot, "podman") is None and unseen(snapshot, "podman")):
         return
     if at(snapshot, "podman") is None:
@@ -38,6 +38,13 @@ def present(snapshot: Snapshot, _: Wanted) -> Iterator[Finding]:
             "podman's Quadlet generator is not installed",
             "systemd makes services of .container files by it; without it no unit exists.",
             "Install podman as the distribution packages it.",
+        )
+    if at(snapshot, "podman", "init") is None:
+        yield fail(
+            "podman.init",
+            "catatonit, podman's init program, is not installed",
+            "Units have RunInit=true; without that program podman starts none of their containers.",
+            "Install the package catatonit (podman only recommends it on Debian).",
         )
 
 

@@ -49,10 +49,12 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda each: each.level != "fail")
 
 
-def softened(findings: Sequence[Finding], ignore: Sequence[str]) -> list[Finding]:
-    """Turn the fails whose id the site chose to ignore into warnings that say so."""
+def softened(
+    findings: Sequence[Finding], ignore: Sequence[str], remark: str = "would stop here, but preflight_ignore names it"
+) -> list[Finding]:
+    """Turn the fails whose id is in `ignore` into warnings that say so, in the words of `remark`."""
     return [
-        replace(each, level="warn", seen=f"{each.seen} (would stop here, but preflight_ignore names it)")
+        replace(each, level="warn", seen=f"{each.seen} ({remark})")
         if each.level == "fail" and each.id in ignore
         else each
         for each in findings

@@ -72,6 +72,11 @@ class Image:
         return bool(re.fullmatch(r"sha256:[0-9a-f]{64}", self.digest or ""))
 
     @property
+    def placeholder(self) -> bool:
+        """Whether the digest only holds the place of one: all zeros, as the example inventory has them."""
+        return bool(re.fullmatch(r"sha256:0{64}", self.digest or ""))
+
+    @property
     def reference(self) -> str:
         """The name by which it is pulled and found on the node."""
         return f"{self.repository}@{self.digest}"

@@ -78,13 +78,13 @@ def log_of(name):
 
 
 def repo_digests():
-    """References (repository@digest) that the storage has."""
+    """References (repository@digest) that the storage has; RuntimeError when podman does not tell."""
     # Asking podman makes its storage folder; a node without one has no images.
     if not os.path.isdir(IMAGE_STORE):
         return set()
     done = run("podman", "images", "--all", "--digests", "--format", "json")
     if done.returncode != 0:
-        return set()
+        raise RuntimeError("podman images: " + (done.stderr.strip() or "exit code %d" % done.returncode))
     return {digest for image in json.loads(done.stdout or "[]") for digest in image.get("RepoDigests") or []}
 
 
@@ -144,30 +144,16 @@ def last_words(text):
     return "\n".join((errors or lines)[-3:])
 
 
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            "images": {"type": "list", "elements": "dict", "required": True},
-            "state_dir": {"type": "path", "required": True},
-            "authfile": {"type": "path"},
-            "parallel": {"type": "int", "default": 4},
-            "wait_s": {"type": "int", "default": 10},
-            "begin": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
-    args = module.params
+def step(args, check_mode):
+    """Start what is missing and wait a little; returns what the module answers."""
     # In this order: a pull that ends between the two questions is then taken for running, not for failed.
     active = [image["name"] for image in args["images"] if is_running(image["name"])]
     there = repo_digests()
     present = [image["name"] for image in args["images"] if image["reference"] in there]
     missing = [image for image in args["images"] if image["reference"] not in there]
     started, failed = [], {}
-    if missing and not module.check_mode:
-        try:
-            manifest = Manifest.load(args["state_dir"])
-        except ValueError as error:
-            module.fail_json(msg=str(error))
+    if missing and not check_mode:
+        manifest = Manifest.load(args["state_dir"])
         running = [image for image in missing if image["name"] in active]
         for image in missing:
             if image in running:
@@ -200,14 +186,32 @@ def main():
         for image in missing
         if image["reference"] not in there and image["name"] not in failed
     }
-    module.exit_json(
-        changed=bool(started) or (module.check_mode and bool(missing)),
-        present=[image["name"] for image in args["images"] if image["reference"] in there],
-        pulling=pulling,
-        failed_images=failed,
-        started=started,
-        found_before=present,
+    return {
+        "changed": bool(started) or (check_mode and bool(missing)),
+        "present": [image["name"] for image in args["images"] if image["reference"] in there],
+        "pulling": pulling,
+        "failed_images": failed,
+        "started": started,
+        "found_before": present,
+    }
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "images": {"type": "list", "elements": "dict", "required": True},
+            "state_dir": {"type": "path", "required": True},
+            "authfile": {"type": "path"},
+            "parallel": {"type": "int", "default": 4},
+            "wait_s": {"type": "int", "default": 10},
+            "begin": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
     )
+    try:
+        module.exit_json(**step(module.params, module.check_mode))
+    except (RuntimeError, ValueError) as error:
+        module.fail_json(msg=str(error))
 
 
 if __name__ == "__main__":

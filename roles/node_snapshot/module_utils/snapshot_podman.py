@@ -13,6 +13,13 @@ _QUADLET = (
     "/usr/lib/systemd/system-generators/podman-system-generator",
 )
 _NETAVARK = ("/usr/libexec/podman/netavark", "/usr/lib/podman/netavark", "/usr/bin/netavark")
+# podman's own order: its helper folders, then PATH.
+_INIT = (
+    "/usr/local/libexec/podman/catatonit",
+    "/usr/local/lib/podman/catatonit",
+    "/usr/libexec/podman/catatonit",
+    "/usr/lib/podman/catatonit",
+)
 _GRAPH_ROOT = "/var/lib/containers/storage"
 HELD = ("containers", "images", "volumes", "networks", "secrets")
 
@@ -40,6 +47,7 @@ def probe(host: Any) -> dict[str, Any]:
         "graph_driver": None,
         "quadlet": next((path for path in _QUADLET if host.exists(path)), None),
         "netavark": next((path for path in _NETAVARK if host.exists(path)), None),
+        "init": next((path for path in _INIT if host.exists(path)), None) or host.which("catatonit"),
         "storage_used": settled["used"],
     }
     if not host.is_root:

@@ -106,13 +106,13 @@ def wanted_inputs(unit):
 
 
 def containers():
-    """Running containers by name: {name: {id, inputs}}."""
+    """Running containers by name: {name: {id, inputs}}; RuntimeError when podman does not tell."""
     # Asking podman makes its storage; before the first container there is nothing to ask for.
     if not os.path.isdir(STORAGE):
         return {}
     done = run("podman", "ps", "--format", "json")
     if done.returncode != 0:
-        return {}
+        raise RuntimeError("podman ps: " + (done.stderr.strip() or "exit code %d" % done.returncode))
     return {
         one["Names"][0]: {"id": one["Id"], "inputs": (one.get("Labels") or {}).get("io.vllm-node.inputs")}
         for one in json.loads(done.stdout or "[]")
@@ -286,7 +286,10 @@ def main():
             if any(state["state"] == "dead" for state in states.values()) or time.monotonic() > end:
                 break
             time.sleep(0.5)
-    there = containers()
+    try:
+        there = containers()
+    except (RuntimeError, ValueError) as error:
+        module.fail_json(msg=str(error), actions=actions)
     for unit, state in states.items():
         state["container"] = there.get(unit[: -len(".service")], {}).get("id")
     module.exit_json(changed=bool(actions), actions=actions, states=states)

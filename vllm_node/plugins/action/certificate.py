@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from vllm_node import certify as certificate
+from vllm_node import certificate
 from vllm_node.paths import state_dir
 
 
