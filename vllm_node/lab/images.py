@@ -19,7 +19,7 @@ from vllm_node.lab.command import run
 from vllm_node.paths import cache_dir
 
 # Raised when `_make` itself changes.
-_FORMAT = 2
+_FORMAT = 3
 _STANDINS = Path(__file__).with_name("standins")
 
 
@@ -162,17 +162,13 @@ def _make(recipe: Recipe, registry_address: str) -> str:
             recipe.fill(root)
         run([*buildah, "umount", container])
         run([*buildah, "config", *_config(recipe), container])
-        target = f"docker://{registry_address}/{recipe.repository}:{recipe.tag}"
-        # Uncompressed layers: pulls over the lab's bridge are bound by the processor, not by the wire. No common
-        # time stamp for all files: Python would take each of vLLM's compiled modules for outdated at every start.
-        run(
-            [
-                *buildah,
-                *("commit", "--quiet", "--disable-compression", "--tls-verify=false"),
-                *(container, target),
-            ]
-        )
-        return run(["skopeo", "inspect", "--tls-verify=false", "--format", "{{.Digest}}", target]).strip()
+        # A push compresses, unless the digests of an existing layout are to be kept. Uncompressed is what is wanted:
+        # pulls over the lab's bridge are bound by the processor, not by the wire. And no common time stamp for all
+        # files: Python would take each of vLLM's compiled modules for outdated at every start.
+        layout, target = f"oci:{work / 'layout'}:{recipe.tag}", f"{registry_address}/{recipe.repository}:{recipe.tag}"
+        run([*buildah, "commit", "--quiet", "--disable-compression", container, layout])
+        run(["skopeo", "copy", "--quiet", "--preserve-digests", "--dest-tls-verify=false", layout, f"docker://{target}"])
+        return run(["skopeo", "inspect", "--tls-verify=false", "--format", "{{.Digest}}", f"docker://{target}"]).strip()
     finally:
         run([*buildah, "rm", "--all"])
         shutil.rmtree(work)
