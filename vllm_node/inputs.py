@@ -149,8 +149,8 @@ def _errors(name: str, option: Mapping[str, Any], given: Mapping[str, Any]) -> I
     """
     try:
         errors = list(ArgumentSpecValidator({name: dict(option)}).validate(dict(given)).errors)
-    except (TypeError, ValueError, AttributeError) as reason:
-        # The validator trips over some values, such as a list where a name is looked up.
+    except (TypeError, ValueError, AttributeError, OverflowError) as reason:
+        # The validator trips over some values, such as a list where a name is looked up, or an endless number.
         yield False, f"{name} has a value of the wrong form ({type(reason).__name__})"
         return
     found = []

@@ -26,6 +26,10 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "the driver was updated while the old one is loaded: reboot the node",
     ),
     (
+        r"Failed to initialize NVML: Unknown Error",
+        "the container has lost its GPUs, as a reload of systemd can do to it: systemctl restart the unit; with runc, use crun",
+    ),
+    (
         r"CUDA out of memory|Free memory on device .* is less than desired",
         "not enough free GPU memory: another process holds it, or gpu-memory-utilization asks for too much",
     ),

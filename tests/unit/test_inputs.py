@@ -185,6 +185,15 @@ def test_thresholds_and_the_judges_own_defaults_agree() -> None:
         assert (list(own) if isinstance(own, tuple) else own) == option["default"], name
 
 
+@pytest.mark.parametrize("port", [float("inf"), [2**63, None, None]])
+def test_a_number_beyond_all_numbers_has_the_wrong_form(specs: dict[str, dict[str, Any]], port: Any) -> None:
+    (found,) = inputs.check({**GOOD, "prometheus_port": port}, specs)
+    assert (found.id, found.seen) == (
+        "input.type",
+        "role prometheus: prometheus_port has a value of the wrong form (OverflowError)",
+    )
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: (

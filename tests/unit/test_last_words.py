@@ -20,6 +20,7 @@ DEATHS = [
     ("Error 804: forward compatibility was attempted on non supported HW", "newer than this driver"),
     ("CUDA driver error 804", "newer than this driver"),
     ("Failed to initialize NVML: Driver/library version mismatch", "reboot the node"),
+    ("Failed to initialize NVML: Unknown Error", "lost its GPUs"),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "not enough free GPU memory"),
     (
         "ValueError: Free memory on device cuda:0 (20.1/79.1 GiB) on startup is less than desired GPU memory "

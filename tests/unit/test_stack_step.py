@@ -74,8 +74,10 @@ class Node:
         os.utime(made, (2000, 2000) if generated else (500, 500))
         return path
 
-    def step(self, *, begin: bool = True, check: bool = False, ready: Any = None) -> dict[str, Any]:
-        units = [{"unit": UNIT, "ready": ready}]
+    def step(
+        self, *, begin: bool = True, check: bool = False, ready: Any = None, gpus: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        units = [{"unit": UNIT, "ready": ready, "gpus": list(gpus)}]
         arguments = {
             "target": TARGET,
             "units": units,
@@ -275,3 +277,18 @@ def test_a_program_that_hangs_is_given_up(node: Node) -> None:
     program(node.programs, "sleep", "exec /bin/sleep 60")
     done = node.module.run("sleep", limit_s=0.2)
     assert (done.returncode, done.stderr) == (124, "sleep did not end within 0 s")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "state"),
+    [
+        (0, "GPU 0: NVIDIA H100", "ready"),
+        (255, "Failed to initialize NVML: Unknown Error", "dead"),
+        (127, "nvidia-smi: not found", "ready"),
+    ],
+)
+def test_a_container_that_lost_its_gpus_is_not_ready(node: Node, code: int, said: str, state: str) -> None:
+    program(node.programs, "podman", f"[ $1 = exec ] || {{ echo '[]'; exit 0; }}; echo '{said}'; exit {code}")
+    told = node.step(gpus=("0",))["states"][UNIT]
+    assert told["state"] == state
+    assert told.get("log") == (said if state == "dead" else None)

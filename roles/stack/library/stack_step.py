@@ -229,6 +229,18 @@ def own_words(text):
     return lines[-1].strip() if lines else ""
 
 
+def lost_gpus(container):
+    """What nvidia-smi says in a container that cannot reach its GPUs any more, or None.
+
+    A reload of systemd can take devices away from a running container, which then goes on until its next request.
+    """
+    done = run("podman", "exec", container, "nvidia-smi", "-L", limit_s=30)
+    # 126 and 127: the image cannot run nvidia-smi, so nothing is known, and nothing is claimed.
+    if done.returncode in (0, 126, 127):
+        return None
+    return (done.stdout + done.stderr).strip() or "nvidia-smi -L exited with %d" % done.returncode
+
+
 def look_at(unit, entry, properties):
     """State of one unit."""
     restarts = int(properties.get("NRestarts") or 0)
@@ -244,7 +256,11 @@ def look_at(unit, entry, properties):
         return state
     reason = not_ready(entry.get("ready"))
     if reason is None:
-        state["state"] = "ready"
+        gone = lost_gpus(unit[: -len(".service")]) if entry.get("gpus") else None
+        state["state"] = "dead" if gone else "ready"
+        if gone:
+            state["detail"] = "it answers, but its GPUs are gone"
+            state["log"] = gone
         return state
     state["detail"] = reason
     said = own_words(last_lines(unit, 10, properties.get("InvocationID")))
