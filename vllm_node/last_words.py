@@ -27,7 +27,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Failed to initialize NVML: Unknown Error",
-        "the container has lost its GPUs, as a reload of systemd can do to it: systemctl restart the unit; with runc, use crun",
+        "the container has lost its GPUs, as a reload of systemd can do to it: systemctl restart the unit; "
+        "with runc, use crun",
     ),
     (
         r"CUDA out of memory|Free memory on device .* is less than desired",

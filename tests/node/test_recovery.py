@@ -15,7 +15,7 @@ from vllm_node.paths import project_root
 
 pytestmark = pytest.mark.node
 NODE = "hurt"
-WITHOUT_VLLM = {"vllm_instances": []}
+WITHOUT_VLLM: dict[str, list[object]] = {"vllm_instances": []}
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_interrupted_bring_up_is_taken_up_again_or_undone(hurt: Nodes) -> Non
             argv,
             cwd=project_root(),
             env=hurt.environment(),
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -67,9 +67,9 @@ def test_an_interrupted_bring_up_is_taken_up_again_or_undone(hurt: Nodes) -> Non
             assert line, f"it ended before {moment!r}:\n{said}"
             said += line
         run.send_signal(signal.SIGINT)
-        said = run.communicate(timeout=120)[1]
+        told, said = run.communicate(timeout=120)
         assert run.returncode == 130, said
-        assert "down" in said
+        assert "vllm-node down" in told + said
     assert hurt.run("up", limit=NODE, variables=WITHOUT_VLLM).code == 0
     _goes_away_clean(hurt, before)
 

@@ -135,8 +135,8 @@ class TestRunning:
     def test_a_container_sees_the_gpus_it_was_given(self, life: Nodes, first_run: Run, name: str) -> None:
         seen = life.shell(name, "podman exec vllm-tiny sh -c 'ls /dev/nvidia[0-9]*'").split()
         assert seen == ["/dev/nvidia0"]
-        seen = life.shell(name, "podman exec dcgm-exporter python3 -c 'import glob; print(*glob.glob(\"/dev/nvidia[0-9]*\"))'")
-        assert len(seen.split()) == 8
+        listing = "import glob; print(*glob.glob(\"/dev/nvidia[0-9]*\"))"
+        assert len(life.shell(name, f"podman exec dcgm-exporter python3 -c '{listing}'").split()) == 8
         metrics = life.shell(name, "curl -sf 127.0.0.1:9400/metrics")
         assert metrics.count("DCGM_FI_DEV_GPU_UTIL{") == 8
         assert metrics.count("DCGM_FI_PROF_SM_ACTIVE{") == 8

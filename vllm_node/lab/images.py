@@ -51,7 +51,8 @@ class Recipe:
         """Hash over everything that this image is made from."""
         return recipe_hash(
             *(self.name, self.repository, self.tag, self.suite, list(self.packages), list(self.entrypoint)),
-            *(list(self.command), self.user, list(self.env), [list(d) for d in self.directories], self.revision, _FORMAT),
+            *(list(self.command), self.user, list(self.env), [list(d) for d in self.directories]),
+            *(self.revision, _FORMAT),
             *(path for path, _ in self.files),
             *(target for _, target in self.files),
             *self.inputs,

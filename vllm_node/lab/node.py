@@ -7,6 +7,7 @@ cannot be stacked on an overlay.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import time
 from dataclasses import dataclass
@@ -74,11 +75,13 @@ def create(spec: Spec, place: Place, public_key: str, hosts: dict[str, str], mod
 def boot(spec: Spec, place: Place) -> process.Process:
     """Boot the node; it is usable once `wait` returns."""
     env = {**os.environ}
+    # The name of its network link is made from this, and the link of an ended node lingers for a moment.
+    machine = f"{place.machine}-{secrets.token_hex(2)}"
     if spec.cgroup == 2:
         env["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] = "1"
     words: list[str | Path] = [
         *("/bin/sh", "-c", _AGAIN_AFTER_REBOOT, "node"),
-        *("systemd-nspawn", "--quiet", "-D", place.root, f"--machine={place.machine}", "--boot"),
+        *("systemd-nspawn", "--quiet", "-D", place.root, f"--machine={machine}", "--boot"),
         *("--register=no", "--keep-unit", "--console=read-only", "--capability=all"),
         *(f"--network-bridge={place.bridge}", f"--system-call-filter={_SYSTEM_CALLS}"),
         *("--bind=/dev/fuse", f"--bind={place.folder / 'containers'}:/var/lib/containers"),
