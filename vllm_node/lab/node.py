@@ -13,14 +13,24 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_node.lab import gpu, network, process, roots
+from vllm_node.lab import cgroups, gpu, network, process, roots
 from vllm_node.lab.command import run
 from vllm_node.lab.errors import LabError
 
 _SYSTEM_CALLS = "@keyring bpf @mount add_key keyctl"
 _BOOT_LIMIT_S = 90
-# Under --keep-unit, systemd-nspawn leaves a reboot to whoever started it, and says so by this exit code.
-_AGAIN_AFTER_REBOOT = 'while :; do "$@"; code=$?; [ $code = 133 ] || exit $code; done'
+# Under --keep-unit, systemd-nspawn leaves a reboot to whoever started it, and says so by this exit code. The groups
+# come as words before `--`; "0" moves the process that writes it.
+_AGAIN_AFTER_REBOOT = """
+groups=
+while [ "$1" != -- ]; do groups="$groups $1"; shift; done
+shift
+while :; do
+  (for group in $groups; do echo 0 > "$group/cgroup.procs"; done; exec "$@")
+  code=$?
+  [ $code = 133 ] || exit $code
+done
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ def boot(spec: Spec, place: Place) -> process.Process:
         env["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] = "1"
     words: list[str | Path] = [
         *("/bin/sh", "-c", _AGAIN_AFTER_REBOOT, "node"),
+        *cgroups.make(place.machine),
+        "--",
         *("systemd-nspawn", "--quiet", "-D", place.root, f"--machine={machine}", "--boot"),
         *("--register=no", "--keep-unit", "--console=read-only", "--capability=all"),
         *(f"--network-bridge={place.bridge}", f"--system-call-filter={_SYSTEM_CALLS}"),
@@ -115,6 +127,7 @@ def destroy(place: Place, machine: process.Process | None) -> None:
     """End the node and remove all that was its own. Also right for a node that is half made or already dead."""
     if machine is not None:
         machine.kill()
+    cgroups.remove(place.machine)
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         target = line.split()[1].replace("\\040", " ")
         if Path(target) == place.folder or place.folder in Path(target).parents:
