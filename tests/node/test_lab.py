@@ -43,3 +43,14 @@ def test_two_nodes_do_not_see_each_others_processes_and_go_without_a_trace(nodes
     for spec in SPECS:
         nodes.lab.remove(spec.name)
         assert _traces(spec.name) == []
+
+
+def test_an_address_is_not_used_again_at_once(nodes: Nodes) -> None:
+    addresses = set()
+    for _ in range(2):
+        nodes.make(SPECS[0])
+        member = nodes.lab.member("left")
+        assert member is not None
+        addresses.add(nodes.lab.place(member).address)
+        nodes.lab.remove("left")
+    assert len(addresses) == 2

@@ -49,6 +49,7 @@ class Lab:
     images_lock: dict[str, dict[str, str]]
     registry_process: Process | None = None
     members: list[Member] = field(default_factory=list)
+    next_number: int = 0
 
     @property
     def folder(self) -> Path:
@@ -202,7 +203,10 @@ class Lab:
         }
 
     def _add(self, spec: node.Spec) -> None:
-        number = next(n for n in range(200) if n not in {member.number for member in self.members})
+        # An address is not used again at once: connections that are kept open would lead to the node before.
+        taken = {member.number for member in self.members}
+        number = next(n % 200 for n in range(self.next_number, self.next_number + 200) if n % 200 not in taken)
+        self.next_number = number + 1
         member = Member(spec, number, "")
         self.members.append(member)
         self._save()  # before anything exists, so that an interrupted creation is found and undone
