@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ from tests.labs import Nodes
 from vllm_node.lab import host
 from vllm_node.lab.lab import Lab
 from vllm_node.paths import project_root
+
+
+# A shell starts its background jobs with SIGINT ignored, and children inherit that; tests of Ctrl-C need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
