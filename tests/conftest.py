@@ -14,7 +14,6 @@ from vllm_node.lab import host
 from vllm_node.lab.lab import Lab
 from vllm_node.paths import project_root
 
-
 # A shell starts its background jobs with SIGINT ignored, and children inherit that; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
