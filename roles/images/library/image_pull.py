@@ -149,7 +149,6 @@ def step(args, check_mode):
     # In this order: a pull that ends between the two questions is then taken for running, not for failed.
     active = [image["name"] for image in args["images"] if is_running(image["name"])]
     there = repo_digests()
-    present = [image["name"] for image in args["images"] if image["reference"] in there]
     missing = [image for image in args["images"] if image["reference"] not in there]
     started, failed = [], {}
     if missing and not check_mode:
@@ -192,7 +191,6 @@ def step(args, check_mode):
         "pulling": pulling,
         "failed_images": failed,
         "started": started,
-        "found_before": present,
     }
 
 

@@ -15,5 +15,5 @@ class FilterModule:
         """Name → function."""
         return {
             name: getattr(units, name)
-            for name in ("image_reference", "image_references", "vllm_args", "systemd_word", "systemd_words")
+            for name in ("image_reference", "vllm_args", "systemd_word", "systemd_words")
         }
