@@ -17,14 +17,16 @@ PREFIX = "_staged_"
 class Staged:
     """Everything staged for one host.
 
-    files: {path, content, mode, owner, group, secret}; secrets: {name, value}; volumes: names;
-    units: {unit, component, image, address, gpu, ready} with `ready` as `stack` understands it.
+    files: {path, content, mode, owner, group, secret, live}; secrets: {name, value}; volumes: names;
+    units: {unit, component, image, address, gpu, ready, reload} with `ready` and `reload` as `stack` understands them;
+    checks: {image, folder, at, argv}, programs that judge files before they are installed.
     """
 
     files: list[dict[str, Any]] = field(default_factory=list)
     secrets: list[dict[str, Any]] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
     units: list[dict[str, Any]] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
 
 
 def fact_name(part: str) -> str:
@@ -56,4 +58,5 @@ def collect(variables: Mapping[str, Any], scope: str) -> Staged:
                 elif kind != "secrets" or known != entry:
                     raise ValueError(f"{owner} and {part['part']} both want {entry[key]}")
         staged.volumes.extend(part["volumes"])
+        staged.checks.extend(part["checks"])
     return staged

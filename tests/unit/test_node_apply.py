@@ -75,6 +75,11 @@ def test_a_file_that_is_mounted_by_its_own_name_counts(apply: Any) -> None:
     assert hashed(apply, unit, {"/etc/y": "z"}) != hashed(apply, unit)
 
 
+def test_a_unit_that_looks_at_the_whole_node_does_not_restart_with_every_file(apply: Any) -> None:
+    unit = "[Container]\nVolume=/:/host/root:ro,rslave\n"
+    assert hashed(apply, unit, {"/etc/y": "z"}) == hashed(apply, unit)
+
+
 def test_a_secret_does_not_show_in_the_hash_of_another_node(apply: Any) -> None:
     assert apply.inputs_hash(UNIT, FILES, SECRETS, "11" * 16) != hashed(apply)
 
@@ -281,3 +286,76 @@ def test_a_damaged_manifest_stops_the_run_before_it_changes_anything(node: Node)
     told = node.run(node.file("a", "1"))
     assert "manifest.json is damaged" in told["msg"]
     assert not (node.root / "a").exists()
+
+
+def test_a_live_file_is_no_input_of_the_unit_that_mounts_it(node: Node) -> None:
+    unit = node.file("quadlets/x.container", f"Label=@INPUTS@\nVolume={node.root}/etc:/etc:ro\n")
+    for content, live, changed in (("1", True, 2), ("2", True, 1), ("2", False, 1), ("3", False, 2)):
+        told = node.run(dict(unit), node.file("etc/rules.yml", content, live=live))
+        assert len(told["changed_files"]) == changed, content
+
+
+class Checked:
+    """A node with the image of a program that judges `etc/app`; podman runs it."""
+
+    def __init__(self, node: Node, verdict: str) -> None:
+        (node.root / "storage").mkdir()
+        self.node = node
+        # The last but one word before the image is the mount; what the program would see is kept for the test.
+        look = f"""case "$1" in
+  image) exit 0;;
+  run) while [ "$1" != --volume ]; do shift; done
+       /bin/cp -r "${{2%%:*}}" {node.root}/seen
+       {verdict};;
+esac"""
+        program(node.programs, "podman", look)
+
+    def run(self, content: str = "a: 1\n", **more: Any) -> dict[str, Any]:
+        check = {"reference": "r/app@sha256:1", "folder": f"{self.node.root}/etc/app", "at": "/etc/app"}
+        check["argv"] = ["apptool", "check", "/etc/app/app.yml"]  # type: ignore[assignment]
+        files = [self.node.file("etc/app/app.yml", content), self.node.file("etc/app/rules/a.yml", "r")]
+        return self.node.run(*files, self.node.file("etc/other", "o"), checks=[check], **more)
+
+
+def test_a_program_of_the_image_sees_the_files_of_its_folder_before_they_are_installed(node: Node) -> None:
+    told = Checked(node, "exit 0").run()
+    assert told["checked"] == [f"{node.root}/etc/app"]
+    assert sorted(str(path.relative_to(node.root / "seen")) for path in (node.root / "seen").rglob("*.yml")) == [
+        "app.yml",
+        "rules/a.yml",
+    ]
+    run = next(call for call in calls(node.programs, "podman") if call[1] == "run")
+    assert run[run.index("--entrypoint") + 1] == "apptool"
+    assert run[-3:] == ["r/app@sha256:1", "check", "/etc/app/app.yml"]
+    assert {"--network=none", "--pull=never", "--read-only"} <= set(run)
+
+
+def test_what_the_program_refuses_is_not_installed(node: Node) -> None:
+    told = Checked(node, "echo unknown field >&2; exit 1").run()
+    assert told["failed"] is True
+    assert "nothing was installed" in told["msg"]
+    assert "apptool check /etc/app/app.yml refuses" in told["msg"]
+    assert "unknown field" in told["msg"]
+    assert not (node.root / "etc").exists()
+
+
+def test_files_that_did_not_change_are_not_judged_again(node: Node) -> None:
+    checked = Checked(node, "exit 0")
+    checked.run()
+    before = len(calls(node.programs, "podman"))
+    assert checked.run()["checked"] == []
+    assert len(calls(node.programs, "podman")) == before
+
+
+def test_without_the_image_nothing_is_judged_and_nothing_claimed(node: Node) -> None:
+    checked = Checked(node, "exit 0")
+    node.podman({"image exists": (1, "")})
+    told = checked.run()
+    assert (told["checked"], told["changed"]) == ([], True)
+
+
+def test_a_program_that_hangs_is_a_refusal(node: Node) -> None:
+    node.apply.CHECK_LIMIT_S = 0.5
+    told = Checked(node, "exec /bin/sleep 30").run()
+    assert "did not end within 0.5 s" in told["msg"]
+    assert not (node.root / "etc").exists()

@@ -10,7 +10,7 @@ from vllm_node.staging import collect, fact_name
 
 
 def part(name: str, **wanted: Any) -> dict[str, Any]:
-    empty: dict[str, Any] = {"files": [], "secrets": [], "volumes": [], "units": []}
+    empty: dict[str, Any] = {"files": [], "secrets": [], "volumes": [], "units": [], "checks": []}
     return {fact_name(name): {"part": name, "scope": "stack", **empty, **wanted}}
 
 

@@ -9,7 +9,9 @@ short_description: Install staged files and secrets, remove what is no longer wa
 description:
   - Units below C(/etc/containers/systemd) are given to the node's own Quadlet generator first; a complaint
     stops the module before anything is installed.
-  - C(@INPUTS@) in a unit is replaced by a hash over the unit, the files that it mounts, and its secrets.
+  - C(@INPUTS@) in a unit is replaced by a hash over the unit, the files that it mounts, and its secrets. Files that
+    are C(live) do not count: their program takes them up without a restart.
+  - Then each check judges its folder with a program of the image that will read it; a complaint stops the module too.
   - Volumes and secrets that somebody else made are never taken over, because a teardown would remove them.
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
@@ -25,6 +27,7 @@ options:
       mode: {type: str, default: "0644", description: Octal mode.}
       owner: {type: int, default: 0, description: User id.}
       group: {type: int, default: 0, description: Group id.}
+      live: {type: bool, default: false, description: Whether its program takes it up without a restart.}
   secret_files:
     type: list
     elements: dict
@@ -40,6 +43,16 @@ options:
       name: {type: str, required: true, description: Its name.}
       value: {type: str, required: true, no_log: true, description: What it is.}
   volumes: {type: list, elements: str, default: [], description: Names of the volumes that the units will make.}
+  checks:
+    type: list
+    elements: dict
+    default: []
+    description: Programs that judge staged files before any is installed; skipped while the node lacks the image.
+    options:
+      reference: {type: str, required: true, description: "The image: repository and digest."}
+      folder: {type: path, required: true, description: Folder whose staged files are judged.}
+      at: {type: path, required: true, description: Where the program finds them.}
+      argv: {type: list, elements: str, required: true, description: Program of the image and its words.}
 author: [vllm-node maintainers]
 """
 
@@ -47,6 +60,7 @@ RETURN = r"""
 changed_files: {description: Paths that were written., type: list, returned: always}
 removed_files: {description: Paths that were removed., type: list, returned: always}
 changed_secrets: {description: Names of the secrets that were written., type: list, returned: always}
+checked: {description: Folders that were judged by a program of their image., type: list, returned: always}
 """
 
 import hashlib
@@ -66,12 +80,14 @@ GENERATORS = ("/usr/libexec/podman/quadlet", "/usr/lib/systemd/system-generators
 PLACEHOLDER = "@INPUTS@"
 COMPLAINT = re.compile(r"unsupported key|converting |error (occurred|loading|parsing)", re.IGNORECASE)
 STORAGE = "/var/lib/containers/storage"
+CHECK_LIMIT_S = 120
 
 
 def inputs_hash(unit, files, secrets, salt):
     """Hash over a unit's text, the files below its `Volume=` host paths, and its secrets (keyed with `salt`)."""
     digest = hashlib.sha256(unit.encode())
-    mounted = re.findall(r"^(?:Volume|EnvironmentFile)=(/[^:\n]*)", unit, re.MULTILINE)
+    # The node's whole root, which the node exporter looks at, makes no configuration of all that is in it.
+    mounted = re.findall(r"^(?:Volume|EnvironmentFile)=(/[^:\n]+)", unit, re.MULTILINE)
     for path in sorted(files):
         if any(path == place or path.startswith(place.rstrip("/") + "/") for place in mounted):
             digest.update(("\0%s\0%s" % (path, files[path])).encode())
@@ -83,7 +99,7 @@ def inputs_hash(unit, files, secrets, salt):
 
 def fill_in(wanted, secrets, salt):
     """Replace the placeholder of each unit; `wanted` is {path: file}."""
-    contents = {path: entry["content"] for path, entry in wanted.items()}
+    contents = {path: entry["content"] for path, entry in wanted.items() if not entry.get("live")}
     for entry in wanted.values():
         if PLACEHOLDER in entry["content"]:
             value = inputs_hash(entry["content"], contents, secrets, salt)
@@ -117,6 +133,47 @@ def complaints(units):
         if done.returncode != 0 and not lines:
             lines = done.stderr.splitlines()[-5:]
         return "\n".join(lines)
+
+
+def below(path, folder):
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def judgement(check, wanted):
+    """What a program of an image says against the files of its folder; None when the node lacks the image."""
+    there = os.path.isdir(STORAGE) and subprocess.run(
+        ["podman", "image", "exists", check["reference"]], check=False, capture_output=True
+    )
+    if not there or there.returncode != 0:
+        return None
+    with tempfile.TemporaryDirectory(prefix="vllm-node-") as stage:
+        for path, entry in wanted.items():
+            if below(path, check["folder"]):
+                copy = os.path.join(stage, os.path.relpath(path, check["folder"]))
+                os.makedirs(os.path.dirname(copy), exist_ok=True)
+                with open(copy, "w", encoding="utf-8") as handle:
+                    handle.write(entry["content"])
+                os.chmod(copy, int(entry["mode"], 8))
+                os.chown(copy, entry["owner"], entry["group"])
+        # The program runs as the image's user, whatever the umask here is.
+        for folder, _, _ in os.walk(stage):
+            os.chmod(folder, 0o755)  # noqa: S103 - nothing secret is in it
+        program, words = check["argv"][0], check["argv"][1:]
+        try:
+            done = subprocess.run(
+                [
+                    *("podman", "run", "--rm", "--pull=never", "--network=none", "--http-proxy=false", "--read-only"),
+                    *("--cap-drop=all", "--pids-limit=0", "--log-driver=none", "--entrypoint", program),
+                    *("--volume", "%s:%s:ro,Z" % (stage, check["at"]), check["reference"], *words),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=CHECK_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "it did not end within %s s" % CHECK_LIMIT_S
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip() or "exit code %d" % done.returncode
 
 
 def current_state(path):
@@ -192,6 +249,7 @@ def file_options(secret):
         "mode": {"type": "str", "default": "0644"},
         "owner": {"type": "int", "default": 0},
         "group": {"type": "int", "default": 0},
+        "live": {"type": "bool", "default": False},
     }
 
 
@@ -220,6 +278,17 @@ def main():
                 },
             },
             "volumes": {"type": "list", "elements": "str", "default": []},
+            "checks": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "reference": {"type": "str", "required": True},
+                    "folder": {"type": "path", "required": True},
+                    "at": {"type": "path", "required": True},
+                    "argv": {"type": "list", "elements": "str", "required": True},
+                },
+            },
         },
         supports_check_mode=True,
     )
@@ -265,6 +334,14 @@ def main():
         if entry.get("scope") == args["scope"] and path not in wanted
     ]
     diffs += [difference(path, "(installed by vllm-node)\n", "") for path in obsolete]
+    checked, refusals = [], []
+    for check in args["checks"]:
+        if any(below(path, check["folder"]) for path in changed + obsolete):
+            said = judgement(check, wanted)
+            checked += [check["folder"]] if said is not None else []
+            refusals += ["%s refuses %s:\n%s" % (" ".join(check["argv"]), check["folder"], said)] if said else []
+    if refusals:
+        module.fail_json(msg="nothing was installed, and what runs goes on as it was. " + "\n".join(refusals))
 
     if not module.check_mode:
         for name in new_secrets:
@@ -298,6 +375,7 @@ def main():
         changed_files=changed,
         removed_files=obsolete,
         changed_secrets=new_secrets,
+        checked=checked,
         diff=diffs,
     )
 

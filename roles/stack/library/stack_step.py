@@ -11,9 +11,11 @@ description:
     whose inputs are not the ones of their unit, and starts the target.
   - Then it asks each unit whether it is ready, for up to I(wait_s), and reports. The action plugin C(stack_up)
     repeats it.
+  - A unit with C(reload) is reloaded when a file of its folder is newer than what it says it has loaded; it goes on
+    with the old configuration and is reported when it refuses the new one.
 options:
   target: {type: str, required: true, description: Name of the target.}
-  units: {type: list, elements: dict, required: true, description: "C(unit), C(ready) and C(gpus) of each."}
+  units: {type: list, elements: dict, required: true, description: "C(unit), C(ready), C(reload) and C(gpus) of each."}
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   begin: {type: bool, default: false, description: Whether this is the first step.}
   wait_s: {type: int, default: 10, description: How long this step waits for units to become ready.}
@@ -49,6 +51,8 @@ SOURCE = re.compile(r"^SourcePath=(.+)$", re.MULTILINE)
 INPUTS = re.compile(r"^Label=io\.vllm-node\.inputs=(\S+)", re.MULTILINE)
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "NRestarts", "Result", "NeedDaemonReload", "InvocationID")
 PODMAN_EVENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ .* m=\+|conmon ")
+# Within this time a program has read its files again, or said that it cannot.
+RELOAD_LIMIT_S = 15
 # The first failure may be bad luck (a device that was not ready yet); a third is not.
 FORGIVEN_RESTARTS = 2
 
@@ -217,6 +221,47 @@ def not_ready(ready):
     return None
 
 
+def newest(folder):
+    """When something below a folder was last written, added or removed."""
+    places = [folder]
+    for base, folders, files in os.walk(folder):
+        places += [os.path.join(base, name) for name in folders + files]
+    return max(os.stat(place).st_mtime for place in places)
+
+
+def loaded(reload):
+    """(when the configuration was last loaded, whether the last attempt was successful), as the program tells it."""
+    status, text = get(reload["url"])
+    told = dict(re.findall(r"^%s_last_reload_(\w+) (\S+)$" % reload["metrics"], text, re.MULTILINE))
+    if status != 200 or not {"success_timestamp_seconds", "successful"} <= told.keys():
+        return None
+    return float(told["success_timestamp_seconds"]), float(told["successful"]) == 1
+
+
+def take_up(unit, reload, dry):
+    """Make a program read its changed files: (why it is not ready, whether it was reloaded, whether it refused)."""
+    now = loaded(reload)
+    if now is None:
+        return "does not say when it loaded its configuration", False, False
+    if newest(reload["folder"]) <= now[0]:
+        return None, False, False
+    if dry:
+        return "has not taken up %s yet" % reload["folder"], False, False
+    done = run("systemctl", "reload", unit)
+    if done.returncode != 0:
+        return "cannot be reloaded: " + done.stderr.strip(), True, True
+    end = time.monotonic() + RELOAD_LIMIT_S
+    while time.monotonic() < end:
+        after = loaded(reload)
+        if after is not None and after[0] > now[0]:
+            return None, True, False
+        # After an earlier refusal the old verdict stands until the new one is there.
+        if after is not None and now[1] and not after[1]:
+            return "refuses %s and goes on with what it had" % reload["folder"], True, True
+        time.sleep(0.2)
+    return "was told to read %s again and did not within %d s" % (reload["folder"], RELOAD_LIMIT_S), True, True
+
+
 def last_lines(unit, count, invocation=None):
     words = ["journalctl", "--no-pager", "--output=cat", "--lines=%d" % count]
     words += ["_SYSTEMD_INVOCATION_ID=" + invocation] if invocation else ["--unit=" + unit]
@@ -241,8 +286,8 @@ def lost_gpus(container):
     return (done.stdout + done.stderr).strip() or "nvidia-smi -L exited with %d" % done.returncode
 
 
-def look_at(unit, entry, properties):
-    """State of one unit."""
+def look_at(unit, entry, properties, dry=False):
+    """State of one unit; one that runs with outdated files is reloaded."""
     restarts = int(properties.get("NRestarts") or 0)
     active = properties.get("ActiveState")
     state = {"state": "loading", "detail": "", "restarts": restarts}
@@ -255,6 +300,10 @@ def look_at(unit, entry, properties):
         state["detail"] = "%s (%s)" % (active, properties.get("SubState"))
         return state
     reason = not_ready(entry.get("ready"))
+    if reason is None and entry.get("reload"):
+        reason, state["reloaded"], refused = take_up(unit, entry["reload"], dry)
+        if refused:
+            return {**state, "state": "dead", "detail": reason, "log": last_lines(unit, 25)}
     if reason is None:
         gone = lost_gpus(unit[: -len(".service")]) if entry.get("gpus") else None
         state["state"] = "dead" if gone else "ready"
@@ -295,8 +344,12 @@ def main():
         while True:
             waiting = [unit for unit in entries if states.get(unit, {}).get("state") != "ready"]
             known = show(waiting)
-            looks = {unit: pool.submit(look_at, unit, entries[unit], known.get(unit, {})) for unit in waiting}
+            looks = {
+                unit: pool.submit(look_at, unit, entries[unit], known.get(unit, {}), module.check_mode)
+                for unit in waiting
+            }
             states.update({unit: look.result() for unit, look in looks.items()})
+            actions += [unit + " reloaded" for unit in looks if states[unit].get("reloaded")]
             if all(state["state"] == "ready" for state in states.values()):
                 break
             if any(state["state"] == "dead" for state in states.values()) or time.monotonic() > end:
