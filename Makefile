@@ -1,6 +1,6 @@
 # What each of these does is in .ci/bootstrap, in vllm_node/ and in tests/; here is only the order.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint lint-fast bench clean bootstrap
+.PHONY: help demo test test-fast lint lint-fast bench pictures clean bootstrap
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Say what there is.
@@ -25,8 +25,12 @@ lint-fast: bootstrap
 	mypy --no-error-summary
 	yamllint --strict .
 
-bench: bootstrap ## Time site.yml against a plain shell script that does the same, on a lab node.
+bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central Prometheus.
 	@python -m tests.bench.site_against_shell
+	@python -m tests.bench.central_store
+
+pictures: bootstrap ## Draw each dashboard into docs/images, from a lab node under a small load.
+	@python -m tests.real.pictures
 
 clean: ## Remove what these have made in this folder. Lab: vllm-node lab down.
 	rm -rf .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist rendered

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -77,8 +80,8 @@ class Nodes:
         self.make(spec)
 
     def run(self, verb: str, *words: str, limit: str, variables: Mapping[str, Any] | None = None) -> Run:
-        """Run `vllm-node VERB --json` on the lab's inventory."""
-        argv = [sys.executable, "-m", "vllm_node", verb, "-i", "inventories/lab", "--json", "--limit", limit]
+        """Run `vllm-node VERB --json` on the lab's inventory; the verb may be of two words."""
+        argv = [sys.executable, "-m", "vllm_node", *verb.split(), "-i", "inventories/lab", "--json", "--limit", limit]
         if variables:
             argv += ["-e", json.dumps(variables)]
         done = subprocess.run(
@@ -120,6 +123,25 @@ class Nodes:
         )
         assert done.returncode == 0, f"{name}: {command}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    @contextmanager
+    def tunnel(self, name: str, port: int) -> Iterator[str]:
+        """URL by which the node's loopback port can be asked from here."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            here = probe.getsockname()[1]
+        *words, address = self.lab.ssh(name)
+        forward = ["-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{here}:127.0.0.1:{port}", address]
+        with subprocess.Popen([*words, *forward]) as ssh:
+            try:
+                for _ in range(100):
+                    with socket.socket() as probe:
+                        if probe.connect_ex(("127.0.0.1", here)) == 0:
+                            break
+                    time.sleep(0.1)
+                yield f"http://127.0.0.1:{here}"
+            finally:
+                ssh.terminate()
 
     def tree(self, name: str) -> dict[str, str]:
         """Everything that the node has written since it was laid out, seen from outside of it.

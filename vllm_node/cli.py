@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -21,7 +22,12 @@ import yaml
 from rich.console import Console
 
 from vllm_node import __doc__ as about
+from vllm_node.dashboards.cli import dashboards_group
+from vllm_node.diagnosis.request import variables as diagnose_variables
+from vllm_node.diagnosis.summary import DiagnoseSummary
 from vllm_node.exit_codes import ExitCode, help_text
+from vllm_node.metrics.offline import check_files
+from vllm_node.metrics.summary import MetricsSummary
 from vllm_node.progress import View, open_view
 from vllm_node.remote import InventoryError, read_inventory
 from vllm_node.render_summary import RenderSummary
@@ -76,7 +82,8 @@ def cli() -> None:
     """The commands."""
 
 
-def _inventory_options(command: _Command) -> _Command:
+def _inventory_options(command: _Command, *, limit: bool = True, required: bool = True) -> _Command:
+    limits = [click.option("-l", "--limit", help="Only these hosts: a pattern as Ansible has it.")] if limit else []
     for option in (
         click.option(
             "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and nothing else."
@@ -86,12 +93,12 @@ def _inventory_options(command: _Command) -> _Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="File, or program, with the password of the inventory's vault.",
         ),
-        click.option("-l", "--limit", help="Only these hosts: a pattern as Ansible has it."),
+        *limits,
         click.option(
             "-i",
             "--inventory",
             multiple=True,
-            required=True,
+            required=required,
             help="Inventory: a file or a folder, such as inventories/lab.",
         ),
     ):
@@ -189,6 +196,79 @@ def render(output: Path, **options: Any) -> None:
 def down(keep: tuple[str, ...], **options: Any) -> None:
     """Remove all that vllm-node brought, prove that nodes are as they were found, issue the certificate."""
     _play("down", "teardown", _Asked(**options), {"teardown_keep": list(keep)} if keep else {})
+
+
+@cli.command(epilog=_EPILOG)
+@click.argument("host")
+@click.option("--window", help="How much of the past is looked at.  [default: 15m, or the client's time]")
+@click.option("--at", metavar="TIME", help="End of that time: ISO 8601 with its offset, or seconds since 1970.")
+@click.option(
+    "--client",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What a client measured on its side, as JSON; docs/diagnosis.md shows the form.",
+)
+@partial(_inventory_options, limit=False)
+def diagnose(host: str, window: str | None, at: str | None, client: Path | None, **options: Any) -> None:
+    """Weigh what may be wrong with HOST: evidence for and against, and the next measurement. Changes nothing."""
+    try:
+        more = diagnose_variables(window, at, client)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _play("diagnose", "diagnose", _Asked(limit=host, extra_vars=(), **options), more, DiagnoseSummary)
+
+
+@cli.group(epilog=_EPILOG)
+def metrics() -> None:
+    """What metrics nodes offer, and whether all that rules and dashboards ask for is among them."""
+
+
+@metrics.command(epilog=_EPILOG)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="metrics-schema",
+    show_default=True,
+    help="Folder for the files, one a node.",
+)
+@_inventory_options
+def snapshot(output: Path, **options: Any) -> None:
+    """Save which metrics nodes offer: names, types, labels and edges, no values. Changes nothing on them."""
+    more: dict[str, object] = {"metrics_output": str(output.absolute())}
+    _play("metrics snapshot", "metrics", _Asked(extra_vars=(), **options), more, MetricsSummary)
+
+
+@metrics.command("check", epilog=_EPILOG)
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Check a file of `metrics snapshot` instead of a node. May be given several times.",
+)
+@click.option(
+    "--scrape",
+    "scrapes",
+    multiple=True,
+    metavar="JOB[@VERSION]=FILE",
+    help="Check a saved page of metrics, such as vllm@0.33.0=page.txt, instead of a node. May be given several times.",
+)
+@partial(_inventory_options, required=False)
+def check_metrics(schemas: tuple[Path, ...], scrapes: tuple[str, ...], **options: Any) -> None:
+    """Look whether nodes offer every metric that rules, dashboards and diagnosis ask for. Changes nothing."""
+    if bool(options["inventory"]) == bool(schemas or scrapes):
+        raise click.UsageError("Give -i INVENTORY to ask nodes, or --schema and --scrape to look at files.")
+    if options["inventory"]:
+        _play("metrics check", "metrics", _Asked(extra_vars=(), **options), None, MetricsSummary)
+    try:
+        reports = check_files(schemas, scrapes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if options["as_json"]:
+        _print_json({"schema": 1, "checks": [report.as_dict() for report in reports]})
+    else:
+        for report in reports:
+            _stdout().print(report.text(), markup=False, soft_wrap=True)
+    _exit(ExitCode.OK if all(report.ok for report in reports) else ExitCode.TASK_FAILED)
 
 
 @cli.command(epilog=_EPILOG)
@@ -338,6 +418,9 @@ def _exit(code: ExitCode) -> NoReturn:
 
 def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+cli.add_command(dashboards_group)
 
 
 def main() -> NoReturn:

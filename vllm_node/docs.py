@@ -14,6 +14,9 @@ from typing import Any
 
 import yaml
 
+from vllm_node import runbooks
+from vllm_node.diagnosis import page as hypotheses
+from vllm_node.metrics import page as metrics
 from vllm_node.paths import project_root
 
 BEGIN, END = "<!-- written by python -m vllm_node.docs -->", "<!-- end -->"
@@ -34,7 +37,13 @@ def documents(root: Path) -> dict[Path, str]:
         ValueError: `docs/preflight.md` has lost the marks between which its table stands.
     """
     page = root / "docs/preflight.md"
-    return {root / "docs/variables.md": variables(root / "roles"), page: _between(page, checks(root / "vllm_node"))}
+    return {
+        root / "docs/variables.md": variables(root / "roles"),
+        page: _between(page, checks(root / "vllm_node")),
+        **hypotheses.page(root / "docs/diagnosis.md", _between, _table),
+        **metrics.page(root / "docs/metrics.md", _between, _table),
+        **runbooks.pages(root / "docs/runbooks"),
+    }
 
 
 def variables(roles: Path) -> str:
@@ -75,7 +84,7 @@ def _plain(description: str | list[str]) -> str:
 def checks(package: Path) -> str:
     """The table of preflight's checks: id, levels, why it matters; read from the calls that make findings."""
     found: dict[str, tuple[set[str], str]] = {}
-    for path in [*sorted((package / "preflight").glob("checks_*.py")), package / "inputs.py"]:
+    for path in [*sorted((package / "preflight").glob("checks_*.py")), *sorted(package.glob("*inputs.py"))]:
         tree = ast.parse(path.read_text())
         names = _names(tree, path.relative_to(package.parent))
         for node in ast.walk(tree):
@@ -134,6 +143,7 @@ def _between(page: Path, table: str) -> str:
 def main() -> None:
     """Write all of them."""
     for path, text in documents(project_root()).items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
 

@@ -18,6 +18,7 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import RequiredError, UnsupportedError
 
+from vllm_node import monitoring_inputs
 from vllm_node.preflight.findings import Finding, fail, warn
 
 Spec = Mapping[str, Mapping[str, Any]]
@@ -54,6 +55,16 @@ def secret_names(specs: Mapping[str, Spec]) -> frozenset[str]:
     return frozenset(
         name for spec in specs.values() for name, option in spec.items() if _secret(name, option)
     )
+
+
+def secret_keys(specs: Mapping[str, Spec]) -> dict[str, frozenset[str]]:
+    """Keys, by variable, of lists of dictionaries whose values must never be shown."""
+    found = {
+        name: frozenset(key for key, nested in (option.get("options") or {}).items() if nested.get("no_log"))
+        for spec in specs.values()
+        for name, option in spec.items()
+    }
+    return {name: keys for name, keys in found.items() if keys}
 
 
 def resolve(
@@ -95,7 +106,7 @@ def check(
     undefined: Mapping[str, str] | None = None,
     host: str = "",
 ) -> list[Finding]:
-    """Findings `input.missing`, `input.type` and `input.unknown`.
+    """Findings `input.missing`, `input.type` and `input.unknown`, and those of `monitoring_inputs`.
 
     `values` are the site's values of variables that a role knows; `defined` the names of all variables of the
     node; `undefined` those whose template could not be resolved, with the reason.
@@ -109,6 +120,7 @@ def check(
         done.update(own)
         found += _wrong(role, own, {name: value for name, value in values.items() if name in own})
     found += _unknown(specs, [*defined, *values])
+    found += monitoring_inputs.check(values)
     return [replace(each, host=host) for each in found]
 
 

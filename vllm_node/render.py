@@ -48,7 +48,7 @@ class JudgedInputs:
     """What is wrong with a host's variables; what hides its secrets; what could not be looked at, and why."""
 
     findings: list[Finding]
-    placeholders: dict[str, str]
+    placeholders: dict[str, Any]
     not_validated: list[str]
 
 
@@ -79,10 +79,13 @@ def judge_inputs(
     A secret that is defined over a closed vault is no mistake here: its name counts, its value is not needed.
     """
     specs = inputs.load_specs(roles)
-    values, undefined = inputs.resolve(inputs.names(specs), variables, template)
+    hidden = {name: _hidden(variables.get(name), keys) for name, keys in inputs.secret_keys(specs).items()}
+    given = {**variables, **{name: entries for name, entries in hidden.items() if entries is not None}}
+    values, undefined = inputs.resolve(inputs.names(specs), given, template)
     secrets = inputs.secret_names(specs)
     closed = sorted(secrets & undefined.keys())
     placeholders = {name: PLACEHOLDER for name in sorted(secrets) if name in values or name in closed}
+    placeholders |= {name: values[name] for name, entries in hidden.items() if entries is not None and name in values}
     for name in closed:
         del undefined[name]
         values[name] = PLACEHOLDER
@@ -93,6 +96,16 @@ def judge_inputs(
     found += softened(judge({}, wanted), _FOR_LATER, "a bring-up will stop here")
     gaps = [f"{name}: its vault is not open here" for name in closed]
     return JudgedInputs(ordered(found), placeholders, gaps)
+
+
+def _hidden(entries: Any, keys: frozenset[str]) -> list[Any] | None:
+    """A list of dictionaries with a word in the place of each secret; None when it is not written as one."""
+    if not isinstance(entries, list):
+        return None
+    return [
+        {**entry, **dict.fromkeys(keys & entry.keys(), PLACEHOLDER)} if isinstance(entry, Mapping) else entry
+        for entry in entries
+    ]
 
 
 def render(host: str, folder: Path, staged: Iterable[Staged]) -> Rendered:

@@ -10,7 +10,7 @@ from vllm_node.preflight import Finding, judge, wanted_from
 GIB = 1 << 30
 DRIVER = "570.124.06"
 REGISTRY = "registry.site.example:5000"
-IMAGES = ("vllm", "dcgm_exporter", "prometheus", "grafana")
+IMAGES = ("vllm", "dcgm_exporter", "node_exporter", "prometheus", "alertmanager", "grafana")
 
 
 def digest(name: str) -> str:
@@ -235,6 +235,8 @@ def variables() -> dict[str, Any]:
         "container_host_registry_address": REGISTRY,
         "dcgm_exporter_port": 9400,
         "prometheus_port": 9091,
+        "alertmanager_port": 9093,
+        "node_exporter_port": 9100,
         "grafana_port": 3000,
         "vllm_shm_size": "16g",
     }

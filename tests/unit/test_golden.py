@@ -52,7 +52,12 @@ def test_components_that_are_switched_off_are_not_rendered() -> None:
         "vllm-node/prometheus/prometheus.yml",
     }
     copies = [line.split()[0] for line in golden["copies.txt"].splitlines() if line.startswith("node-b/")]
-    assert copies == ["node-b/etc/systemd/system/vllm-node.target"]
+    assert copies == [
+        "node-b/etc/systemd/system/vllm-node.target",
+        "node-b/etc/vllm-node/prometheus/rules/recording.yml",
+    ]
+    rules = {path for path in rendered() if path.startswith("node-b/") and "/rules/alerts-" in path}
+    assert {Path(path).stem for path in rules} == {"alerts-exporters", "alerts-prometheus"}
     assert "job_name: dcgm" not in written()["node-b/etc/vllm-node/prometheus/prometheus.yml"]
 
 

@@ -61,7 +61,7 @@ def test_every_field_that_an_image_is_made_from_is_tried_above() -> None:
 
 
 def test_the_images_are_those_of_the_lock_and_stand_ins_say_so() -> None:
-    assert {each.name for each in RECIPES} == {"vllm", "prometheus", "dcgm_exporter", "grafana"}
+    assert {each.name for each in RECIPES} == {"vllm", "prometheus", "prometheus_3", "alertmanager", "node_exporter", "dcgm_exporter", "grafana"}
     standins = {each.name for each in RECIPES if any("standins" in str(path) for path, _ in each.files)}
     assert standins == {each.name for each in RECIPES if "standin-" in each.repository}
 

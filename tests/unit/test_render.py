@@ -65,7 +65,8 @@ def test_the_example_inventory_is_rendered_without_its_vault(tmp_path: Path) -> 
 def test_no_secret_is_written_even_when_it_is_known(tmp_path: Path) -> None:
     secrets = {"container_host_registry_password": "s3cret-one", "grafana_admin_password": "s3cret-two"}
     vault = {"vault_registry_password": "s3cret-three", "vault_grafana_admin_password": "s3cret-four"}
-    for given in (secrets, vault):
+    nested = {"prometheus_remote_write": [{"name": "s", "url": "https://s.example", "token": "s3cret-five"}]}
+    for given in (secrets, vault, nested):
         done = call("-i", "inventories/example", "--output", tmp_path / "out", "-e", json.dumps(given))
         assert done.returncode == ExitCode.OK, done.stdout + done.stderr
         written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())

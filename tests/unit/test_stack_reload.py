@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,16 @@ class App:
     def systemctl(self, body: str) -> None:
         program(self.root / "bin", "systemctl", body)
 
+    def reload(self, stamp: float, good: int = 1) -> Callable[..., Any]:
+        """What stands for running `systemctl reload`: afterwards the program says this."""
+
+        def run(*argv: str) -> Any:
+            assert argv == ("systemctl", "reload", "app.service")
+            self.says(stamp, good)
+            return self.step.subprocess.CompletedProcess(argv, 0, "", "")
+
+        return run
+
     def take_up(self, dry: bool = False) -> Any:
         reload = {"folder": str(self.folder), "url": self.site.url + "/metrics", "metrics": "app_config"}
         return self.step.take_up("app.service", reload, dry)
@@ -64,13 +74,8 @@ def test_a_file_that_changed_came_or_went_is_read_again(app: App, change: str, m
         (app.folder / "app.yml").unlink()
     else:
         (app.folder / change).write_text("b")
-    monkeypatch.setattr(app.step, "run", lambda *argv: app.says(time.time() + 1) or fake(app, argv))
+    monkeypatch.setattr(app.step, "run", app.reload(stamp=time.time() + 1))
     assert app.take_up() == (None, True, False)
-
-
-def fake(app: App, argv: tuple[str, ...]) -> Any:
-    assert argv == ("systemctl", "reload", "app.service")
-    return app.step.subprocess.CompletedProcess(argv, 0, "", "")
 
 
 def test_in_check_mode_it_is_told_and_not_done(app: App) -> None:
@@ -82,7 +87,7 @@ def test_in_check_mode_it_is_told_and_not_done(app: App) -> None:
 
 def test_a_refusal_is_told_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     (app.folder / "app.yml").write_text("bad")
-    monkeypatch.setattr(app.step, "run", lambda *argv: app.says(2000, good=0) or fake(app, argv))
+    monkeypatch.setattr(app.step, "run", app.reload(stamp=2000, good=0))
     reason, reloaded, refused = app.take_up()
     assert reason == f"refuses {app.folder} and goes on with what it had"
     assert (reloaded, refused) == (True, True)

@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 import yaml
 
+from vllm_node.dashboards import store
 from vllm_node.lab import gpu
+from vllm_node.plugins.filter.dashboards import FilterModule
 
 PROGRAM = gpu.STANDINS / "grafana"
 REAL_DASHBOARDS = Path(__file__).parents[3] / "shared/data/dashboards"
@@ -500,3 +502,20 @@ def test_vllms_dashboards_only_carry_an_id(start: Start, tree: Tree, name: str) 
     shutil.copyfile(REAL_DASHBOARDS / f"{name}.json", tree.folder / "boards/vllm.json")
     (problem,) = start(tree).problems()
     assert problem.startswith("id is ")
+
+
+def test_the_dashboards_of_the_project_have_no_problems(start: Start, tree: Tree) -> None:
+    (tree.folder / "boards/vllm.json").unlink()
+    for entry in FilterModule().filters()["dashboard_files"]({}):
+        (tree.folder / "boards" / Path(entry["path"]).name).write_text(entry["content"])
+    grafana = start(tree)
+    assert grafana.problems() == []
+    assert {hit["uid"] for hit in grafana.get("/api/search")} == {path.stem for path in store.paths()}
+
+
+def test_a_threshold_that_nobody_filled_in_is_listed(start: Start, tree: Tree) -> None:
+    shutil.copy(store.folder() / "vllm-node-kv-cache.json", tree.folder / "boards/stored.json")
+    (problem,) = start(tree).problems()
+    assert problem == (
+        "panel 'KV cache in use' has the threshold 'alert:VllmKVCacheSaturated', which is no number"
+    )

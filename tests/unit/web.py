@@ -37,7 +37,7 @@ def serving(site: Site) -> Iterator[Site]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        do_POST = do_GET  # noqa: N815 - named by the library
+        do_POST = do_DELETE = do_GET  # noqa: N815 - named by the library
 
         def log_message(self, *_: object) -> None:
             pass

@@ -96,6 +96,18 @@ def ssh(name: str, node_name: str, command: tuple[str, ...]) -> None:
     os.execvp(words[0], words)  # noqa: S606 - the terminal belongs to ssh from here on
 
 
+@lab_group.command("disk")
+@_name
+@click.argument("node_name")
+@click.option("--at", default="/srv/spare", show_default=True, help="Where it is mounted on the node.")
+@_readable_errors
+def disk_(name: str, node_name: str, at: str) -> None:
+    """Give a node a disk of 64 MiB that may be filled. It goes with the node, or when it is unmounted."""
+    lab = _existing(name)
+    lab.ssh(node_name)
+    lab.attach_disk(node_name, at)
+
+
 @lab_group.command()
 @_name
 @click.option("--node", "nodes", multiple=True, help="End only this node; repeat it for several.")

@@ -83,6 +83,38 @@ RECIPES = (
         directories=(("/prometheus", 65534),),
     ),
     Recipe(
+        # The same stack has to work with the next major version: tests put it in the place of the other.
+        name="prometheus_3",
+        repository="prom/prometheus",
+        tag="v3-sid",
+        suite="sid",
+        packages=("prometheus", "ca-certificates"),
+        entrypoint=("/bin/prometheus",),
+        command=("--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"),
+        user="65534:65534",
+        directories=(("/prometheus", 65534),),
+    ),
+    Recipe(
+        name="alertmanager",
+        repository="prom/alertmanager",
+        tag="v0.28",
+        suite="trixie",
+        packages=("prometheus-alertmanager", "ca-certificates"),
+        entrypoint=("/bin/prometheus-alertmanager",),
+        command=("--config.file=/etc/alertmanager/alertmanager.yml", "--storage.path=/alertmanager"),
+        user="65534:65534",
+        directories=(("/alertmanager", 65534),),
+    ),
+    Recipe(
+        name="node_exporter",
+        repository="prom/node-exporter",
+        tag="v1.9",
+        suite="trixie",
+        packages=("prometheus-node-exporter",),
+        entrypoint=("/bin/prometheus-node-exporter",),
+        user="65534:65534",
+    ),
+    Recipe(
         name="dcgm_exporter",
         repository="nvidia/k8s/standin-dcgm-exporter",
         tag="4.6.1-4.8.4-standin",
@@ -146,7 +178,7 @@ def _make(recipe: Recipe, registry_address: str) -> str:
     buildah = ("buildah", "--root", work / "storage", "--runroot", work / "run", "--storage-driver", "overlay")
     try:
         tar = work / "root.tar"
-        roots.bootstrap(recipe.suite, recipe.packages, tar)
+        roots.bootstrap(recipe.suite, recipe.packages, tar, roots.options(recipe.suite))
         container = run([*buildah, "from", "scratch"]).strip()
         run([*buildah, "add", "--quiet", container, tar, "/"])
         tar.unlink()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_node.lab import images, network, node, registry, vllm_cpu
+from vllm_node.lab import disk, images, network, node, registry, vllm_cpu
 from vllm_node.lab.cache import lock
 from vllm_node.lab.command import run
 from vllm_node.lab.errors import LabError
@@ -158,6 +158,12 @@ class Lab:
         """Stop the registry; the storage stays."""
         if self.registry_process is not None:
             self.registry_process.end()
+
+    def attach_disk(self, name: str, at: str) -> None:
+        """Give node `name` a small disk, mounted at `at`."""
+        member = self.member(name)
+        if member is not None:
+            disk.attach(self.place(member).folder, self.ssh(name), at)
 
     def remove(self, name: str) -> None:
         """End one node and remove all that was its own."""

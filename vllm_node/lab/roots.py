@@ -56,12 +56,17 @@ def node_root(podman: str) -> Path:
     return entry(f"node-{release.suite}", key, build) / "root"
 
 
-def bootstrap(suite: str, packages: Sequence[str], target: Path, options: Sequence[str] = ()) -> None:
+def options(suite: str) -> Sequence[str]:
+    """What `bootstrap` needs beside the name of a suite."""
+    return next(release.options for release in RELEASES.values() if release.suite == suite)
+
+
+def bootstrap(suite: str, packages: Sequence[str], target: Path, words: Sequence[str] = ()) -> None:
     """Make a minimal root with `packages` at `target`: a folder, or a tar file when it ends in `.tar`."""
     run(
         [
             *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"),
-            *options,
+            *words,
             # Documentation and translations are a third of the files and none of the function.
             *(
                 f"--dpkgopt=path-exclude={path}"

@@ -126,7 +126,7 @@ class Wanted:
         return frozenset({port.unit for port in self.ports} | {each.unit for each in self.instances})
 
 
-_COMPONENTS = ("dcgm_exporter", "prometheus", "grafana")
+_COMPONENTS = ("dcgm_exporter", "node_exporter", "prometheus", "alertmanager", "grafana")
 
 
 def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:

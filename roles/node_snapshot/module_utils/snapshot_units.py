@@ -22,13 +22,15 @@ WATCHED = (
 )
 _OURS = re.compile(
     r"(vllm-[\w.@-]+\.service|vllm-node\.target|gpu-cdi-ready\.service"
-    r"|dcgm-exporter\.service|prometheus\.service|grafana\.service)$"
+    r"|(dcgm-exporter|node-exporter|prometheus|alertmanager|grafana)\.service)$"
 )
 _OUR_NAMES = (
     "vllm-node.target",
     "gpu-cdi-ready.service",
     "dcgm-exporter.service",
+    "node-exporter.service",
     "prometheus.service",
+    "alertmanager.service",
     "grafana.service",
 )
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,FragmentPath,SourcePath,After"

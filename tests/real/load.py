@@ -1,0 +1,41 @@
+"""A small load on a real model: enough that each metric of an instance has something to say."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+# Five scrapes of the lab's Prometheus, so that a rate over a minute has samples on both ends.
+LASTS_S = 30
+CLIENTS = 4
+
+
+def some_load(url: str) -> None:
+    """Ask the model at `url` for half a minute: short and long prompts, shared beginnings, and one wrong request."""
+    end = time.monotonic() + LASTS_S
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for client in range(CLIENTS):
+            pool.submit(_client, url, client, end)
+    try:
+        _ask(url, {"model": "nobody", "prompt": "x"})
+    except urllib.error.HTTPError as error:
+        error.close()
+
+
+def _client(url: str, client: int, end: float) -> None:
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        prompt = "All of them begin alike. " * 40 + f"client {client}, request {number}. " * (1 + number % 5)
+        _ask(url, {"model": "tiny", "prompt": prompt, "max_tokens": 16 + 16 * (number % 4), "ignore_eos": True})
+
+
+def _ask(url: str, body: dict[str, object]) -> None:
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        answer.read()
