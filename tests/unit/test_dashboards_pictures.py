@@ -15,6 +15,7 @@ from PIL import Image
 from vllm_node.dashboards import pictures, store
 from vllm_node.dashboards.asking import Prometheus, Question, Series
 from vllm_node.dashboards.drawing import coloured, name, picture, shown, table
+from vllm_node.paths import project_root
 
 START = 1_760_000_000.0
 
@@ -44,9 +45,10 @@ def board(uid: str) -> dict[str, Any]:
     return model
 
 
-def test_each_dashboard_has_a_picture_of_a_sane_size(tmp_path: Path) -> None:
-    written = pictures.write(tmp_path, plenty)
-    assert [path.stem for path in written] == [path.stem for path in store.paths()]
+def test_each_dashboard_has_a_picture_of_a_sane_size() -> None:
+    """Those of the docs: drawing all of them here would take as long as all other tests."""
+    written = sorted((project_root() / "docs/images").glob("*.png"))
+    assert [path.stem for path in written] == [path.stem for path in store.paths()], "make pictures"
     for path in written:
         assert 5_000 < path.stat().st_size < 400_000
         assert Image.open(path).size[0] == 1200
