@@ -1,6 +1,8 @@
 # What each of these does is in .ci/bootstrap, in vllm_node/ and in tests/; here is only the order.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint lint-fast bench pictures clean bootstrap
+# Many tests wait for a program of theirs, so two workers share a core.
+PARALLEL = -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) --dist worksteal
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## Say what there is.
@@ -11,11 +13,11 @@ demo: bootstrap ## Boot a lab node, bring it up, show the answer; without a lab,
 
 test: bootstrap lint ## Lint and run all tests; those that need a lab node are skipped, with the reason, without one.
 	@vllm-node lab check --install || echo "tests/node and tests/real are not run: no lab can boot here (see above)"
-	@python -m pytest
+	@python -m pytest -q $(PARALLEL) tests/unit tests/standins tests/plays
+	@python -m pytest tests/rules tests/load tests/node tests/real
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
-	@# Many tests wait for a program of theirs, so two workers share a core.
-	@python -m pytest -q -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) --dist worksteal tests/unit
+	@python -m pytest -q $(PARALLEL) tests/unit
 
 lint: bootstrap lint-fast ## ruff, mypy, yamllint, ansible-lint.
 	ansible-lint -q
