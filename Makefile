@@ -14,7 +14,8 @@ demo: bootstrap ## Boot a lab node, bring it up, show the answer; without a lab,
 test: bootstrap lint ## Lint and run all tests; those that need a lab node are skipped, with the reason, without one.
 	@vllm-node lab check --install || echo "tests/node and tests/real are not run: no lab can boot here (see above)"
 	@python -m pytest -q $(PARALLEL) tests/unit tests/standins tests/plays
-	@python -m pytest tests/rules tests/load tests/node tests/real
+	@python -m tests.browser.install || true
+	@python -m pytest tests/rules tests/load tests/browser tests/node tests/real
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q $(PARALLEL) tests/unit
@@ -27,9 +28,10 @@ lint-fast: bootstrap
 	mypy --no-error-summary
 	yamllint --strict .
 
-bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central Prometheus.
+bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators.
 	@python -m tests.bench.site_against_shell
 	@python -m tests.bench.central_store
+	@python -m tests.bench.load_generators
 
 pictures: bootstrap ## Draw each dashboard into docs/images, from a lab node under a small load.
 	@python -m tests.real.pictures

@@ -22,6 +22,8 @@ import yaml
 from rich.console import Console
 
 from vllm_node import __doc__ as about
+from vllm_node.bench.cli import bench_group
+from vllm_node.bench.summary import BenchSummary
 from vllm_node.dashboards.cli import dashboards_group
 from vllm_node.diagnosis.request import variables as diagnose_variables
 from vllm_node.diagnosis.summary import DiagnoseSummary
@@ -215,6 +217,43 @@ def diagnose(host: str, window: str | None, at: str | None, client: Path | None,
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     _play("diagnose", "diagnose", _Asked(limit=host, extra_vars=(), **options), more, DiagnoseSummary)
+
+
+def _numbers(kind: type[float] | type[int]) -> Callable[[click.Context, click.Parameter, str], list[float]]:
+    def parse(_ctx: click.Context, _parameter: click.Parameter, text: str) -> list[float]:
+        try:
+            found = [kind(one) for one in text.split(",") if one.strip()]
+        except ValueError as error:
+            raise click.BadParameter("numbers with commas between them, such as 2,4,8") from error
+        if any(one <= 0 for one in found):
+            raise click.BadParameter("numbers above 0")
+        return found
+
+    return parse
+
+
+@bench_group.command("run", epilog=_EPILOG)
+@click.argument("host")
+@click.option("--instance", default="", help="Name of the instance.  [default: the first one]")
+@click.option("--workload", default="chat", show_default=True, help="chat, rag, agent or smoke.")
+@click.option("--rate", "rates", default="1", show_default=True, callback=_numbers(float), help="Requests a second.")
+@click.option("--clients", default="", callback=_numbers(int), help="Clients that wait for answers, a step each.")
+@click.option("--repeats", type=click.IntRange(1, 50), default=1, show_default=True, help="How often each step is run.")
+@click.option("--duration", type=click.IntRange(5, 86400), default=120, show_default=True, help="Seconds of a stage.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same requests.")
+@click.option("--max-in-flight", type=click.IntRange(1), default=256, show_default=True, help="Limit of the load.")
+@click.option("--approved", is_flag=True, help="Measure although others use the instance at the moment.")
+@click.option("--redact", is_flag=True, help="Replace names, addresses and serial numbers in what is written.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for runs and reports.")
+@partial(_inventory_options, limit=False)
+def bench(host: str, output: Path | None, duration: int, max_in_flight: int, **options: Any) -> None:
+    """Measure an instance of HOST under a load, and judge it by the SLO of the inventory (benchmark_slo)."""
+    names = ("instance", "workload", "rates", "clients", "repeats", "seed", "approved", "redact")
+    more: dict[str, object] = {f"benchmark_{name}": options.pop(name) for name in names}
+    more |= {"benchmark_duration_s": duration, "benchmark_max_in_flight": max_in_flight}
+    if output is not None:
+        more["benchmark_output"] = str(output.absolute())
+    _play("bench", "benchmark", _Asked(limit=host, extra_vars=(), **options), more, BenchSummary)
 
 
 @cli.group(epilog=_EPILOG)
@@ -421,6 +460,7 @@ def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 cli.add_command(dashboards_group)
+cli.add_command(bench_group)
 
 
 def main() -> NoReturn:

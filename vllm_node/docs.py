@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from vllm_node import runbooks
+from vllm_node.bench import workloads_page as workloads
 from vllm_node.diagnosis import page as hypotheses
 from vllm_node.metrics import page as metrics
 from vllm_node.paths import project_root
@@ -42,6 +43,7 @@ def documents(root: Path) -> dict[Path, str]:
         page: _between(page, checks(root / "vllm_node")),
         **hypotheses.page(root / "docs/diagnosis.md", _between, _table),
         **metrics.page(root / "docs/metrics.md", _between, _table),
+        **workloads.page(root / "docs/workloads.md", _between, _table),
         **runbooks.pages(root / "docs/runbooks"),
     }
 

@@ -15,6 +15,8 @@ class ExitCode(IntEnum):
     TASK_FAILED = 4
     UNREACHABLE = 5
     LEFT_OVER = 6
+    SLO_FAILED = 7
+    INSUFFICIENT = 8
     INTERRUPTED = 130
 
     @property
@@ -41,6 +43,8 @@ _MEANING = {
     ExitCode.TASK_FAILED: "a task failed on a node, or (status) something on a node is not as wanted",
     ExitCode.UNREACHABLE: "a node could not be reached",
     ExitCode.LEFT_OVER: "teardown left something behind, or could not prove that it did not",
+    ExitCode.SLO_FAILED: "a benchmark was made, and the SLO was not met or an answer was wrong",
+    ExitCode.INSUFFICIENT: "a benchmark was made, and it does not say whether the SLO is met",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

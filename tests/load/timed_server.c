@@ -269,8 +269,9 @@ static void answer_stats(Connection *c, bool reset) {
           "\"late_mean_ms\":%.4f,\"late_gt1ms\":%lu,\"sends\":%lu,\"up_s\":%.3f}\n", stats.requests, stats.tokens,
           stats.streaming, stats.max_streaming, cpu_s, stats.late_max / 1e6,
           stats.sends ? stats.late_sum / 1e6 / stats.sends : 0.0, stats.late_1ms, stats.sends, (now() - started) / 1e9);
-  answer(c, 200, "application/json", body);
+  // First the log: who has the answer may look into it at once.
   if (log_file) fflush(log_file);
+  answer(c, 200, "application/json", body);
   if (!reset) return;
   uint64_t streaming = stats.streaming;
   memset(&stats, 0, sizeof stats);

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
 import mmap
-import random
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vllm_node.load.plan import Plan, PlanError, Requests
-
-# For chat, whose messages are text: words of one or two tokens in most vocabularies.
-# fmt: off
-_WORDS = (
-    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
-    "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system",
-    "program", "question", "work", "government", "number", "night", "point", "home", "water", "room", "mother",
-    "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business",
-    "issue", "side", "kind", "head", "house", "service", "friend",
-)
-# fmt: on
+from vllm_node.load.arrivals import NS
+from vllm_node.load.generated import CUT, FOLLOWS, generated
+from vllm_node.load.plan import Plan, PlanError
 
 
 class Bodies:
     """Bodies in a file by their number; use it as a context.
 
     `output_tokens` are the lengths that are asked for, `cancel_s` is set for requests that are cancelled on purpose.
+    `starts` are the numbers of those that come by themselves; each of the others is sent after the answer to the one
+    before it, when the nanoseconds in `follows` have passed.
     """
 
     def __init__(self, path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
         """Write the bodies to `path`."""
         self.output_tokens: array[int] = array("i")
         self.cancel_s: dict[int, float] = {}
+        self.starts: array[int] = array("q")
+        self.follows: dict[int, int] = {}
         self._starts = array("q", [0])
         with path.open("wb") as file:
             for number, document in enumerate(documents):
                 body = dict(document)
                 if (cancel_s := body.pop("cancel_after_s", None)) is not None:
                     self.cancel_s[number] = float(cancel_s)
+                if (after_s := body.pop(FOLLOWS, None)) is None:
+                    self.starts.append(number)
+                else:
+                    self.follows[number] = round(after_s * NS)
+                body.pop(CUT, None)
                 data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
                 file.write(data)
                 self._starts.append(self._starts[-1] + len(data))
@@ -59,6 +59,16 @@ class Bodies:
         assert self._map is not None
         return self._map[self._starts[number] : self._starts[number + 1]]
 
+    def workflow(self, number: int) -> tuple[int, int]:
+        """Which workflow a body belongs to, and which call of it, both from 0."""
+        found = bisect.bisect_right(self.starts, number) - 1
+        return found, number - self.starts[found]
+
+    def calls(self, workflow: int) -> int:
+        """How many calls a workflow has."""
+        end = self.starts[workflow + 1] if workflow + 1 < len(self.starts) else len(self)
+        return end - self.starts[workflow]
+
     def __enter__(self) -> Bodies:
         """Begin."""
         return self
@@ -75,6 +85,8 @@ class Bodies:
 def documents(plan: Plan, purpose: str, count: int | None, skip: int = 0) -> Iterator[Mapping[str, Any]]:
     """What `count` requests say, None: as many as the file has; out of a file the first `skip` are left to others.
 
+    Of workflows `count` are begun, and there are as many requests as these have calls.
+
     Raises:
         PlanError: the file is not what it should be, or is too short.
     """
@@ -82,7 +94,7 @@ def documents(plan: Plan, purpose: str, count: int | None, skip: int = 0) -> Ite
         contents = _from_file(Path(plan.requests.path), plan, count, skip)
     else:
         assert count is not None
-        contents = _generated(plan, plan.requests, purpose, count)
+        contents = generated(plan, purpose, count)
     common = {
         "model": plan.target.model,
         "stream": True,
@@ -91,30 +103,6 @@ def documents(plan: Plan, purpose: str, count: int | None, skip: int = 0) -> Ite
         **plan.parameters,
     }
     return ({**common, **content} for content in contents)
-
-
-def _generated(plan: Plan, wanted: Requests, purpose: str, count: int) -> Iterator[Mapping[str, Any]]:
-    assert wanted.prompt_tokens is not None
-    assert wanted.output_tokens is not None
-    # The prefix is the same for the warm-up and for all repeats: that is what sharing means.
-    prefix = _tokens(random.Random(f"{plan.seed}/prefix"), plan.api, wanted, wanted.shared_prefix_tokens)  # noqa: S311
-    for number in range(count):
-        draw = random.Random(plan.seed_for(f"{purpose}/{number}"))  # noqa: S311 - repeatable on purpose
-        length = wanted.prompt_tokens.draw(draw)
-        tokens = [*prefix[:length], *_tokens(draw, plan.api, wanted, max(0, length - len(prefix)))]
-        asked = wanted.output_tokens.draw(draw)
-        # The length is the workload's, so the model may not end before it.
-        yield {**_prompt(plan.api, tokens), "max_tokens": asked, "ignore_eos": True}
-
-
-def _tokens(draw: random.Random, api: str, wanted: Requests, count: int) -> list[Any]:
-    return draw.choices(range(*wanted.vocabulary) if api == "completions" else _WORDS, k=count)
-
-
-def _prompt(api: str, tokens: list[Any]) -> dict[str, Any]:
-    if api == "completions":
-        return {"prompt": tokens}
-    return {"messages": [{"role": "user", "content": " ".join(tokens)}]}
 
 
 def _from_file(path: Path, plan: Plan, count: int | None, skip: int) -> Iterator[Mapping[str, Any]]:
@@ -141,4 +129,6 @@ def _lines(path: Path, api: str) -> Iterator[Mapping[str, Any]]:
                 raise PlanError([f"{path}:{number}: no JSON: {error}"]) from None
             if not isinstance(content, dict) or needed not in content:
                 raise PlanError([f"{path}:{number}: a request of the API {api} has a field {needed!r}"])
+            if FOLLOWS in content or CUT in content:
+                raise PlanError([f"{path}:{number}: {FOLLOWS} and {CUT} belong to requests that are made here"])
             yield content

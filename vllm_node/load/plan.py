@@ -57,7 +57,10 @@ class Arrivals:
 class Requests:
     """A file of requests, or lengths and a range of token ids to make them from.
 
-    `count` is needed in a closed loop. `reuse` allows a file to be gone through again.
+    `count` is needed in a closed loop. `reuse` allows a file to be gone through again. `context_tokens`: prompt and
+    answer together are no longer than that. With `calls` each arrival begins a workflow of so many calls, one after
+    the other: each prompt is the one before, tokens in place of its answer, and `new_tokens`; between an answer and
+    the next call `think_ms` pass. `count` and a rate then mean workflows.
     """
 
     path: str | None = None
@@ -67,11 +70,15 @@ class Requests:
     output_tokens: Lengths | None = None
     vocabulary: tuple[int, int] = (0, 0)
     shared_prefix_tokens: int = 0
+    context_tokens: int | None = None
+    calls: Lengths | None = None
+    new_tokens: Lengths | None = None
+    think_ms: Lengths | None = None
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """Requests before the window: some from `clients` at a time, then `lead_in_s` of the stage's own arrivals."""
+    """Before the window: `requests` (or workflows) from `clients` at a time, then `lead_in_s` of the stage itself."""
 
     requests: int = 0
     clients: int = 1
@@ -246,7 +253,7 @@ def _trace(fields: Fields, folder: Path) -> tuple[float, ...]:
 
 
 def _requests(fields: Fields, folder: Path) -> Requests:
-    kind = fields.choice("kind", ("file", "generated"))
+    kind = fields.choice("kind", ("file", "generated", "workflows"))
     count = fields.take("count", "a whole number", None, least=1)
     if kind == "file":
         path = fields.take("path", "a text")
@@ -264,7 +271,13 @@ def _requests(fields: Fields, folder: Path) -> Requests:
             output_tokens=lengths(fields, "output_tokens"),
             vocabulary=tuple(vocabulary or (0, 1)),
             shared_prefix_tokens=fields.take("shared_prefix_tokens", "a whole number", 0, least=0),
+            context_tokens=fields.take("context_tokens", "a whole number", None, least=2),
+            calls=lengths(fields, "calls") if kind == "workflows" else None,
+            new_tokens=lengths(fields, "new_tokens") if kind == "workflows" else None,
+            think_ms=lengths(fields, "think_ms") if kind == "workflows" and "think_ms" in fields.values else None,
         )
+        if found.context_tokens and found.output_tokens and found.output_tokens.high >= found.context_tokens:
+            fields.problem("context_tokens", "leaves no room for a prompt beside the longest of output_tokens")
     fields.end()
     return found
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-MAGIC = b"vllm-node load records 1\n"
+MAGIC = b"vllm-node load records 2\n"
 OK = "ok"
 _LENGTH = struct.Struct("<I")
 # index, scored, status, scheduled, started, sent, first byte, end, bytes, prompt, cached and output tokens,
-# empty events, content events, bytes of kind, finish reason and detail
-_HEAD = struct.Struct("<q?HqqqqqQiiiIIBBB")
+# empty events, workflow, call, content events, bytes of kind, finish reason and detail
+_HEAD = struct.Struct("<q?HqqqqqQiiiIiIIBBB")
 _REFUSED = frozenset({"http_429", "http_503"})
 _CANCELLED = frozenset({"cancelled", "interrupted"})
 _HELD_BACK = "held_back"
@@ -28,7 +28,8 @@ class Record:
     """Times are `time.monotonic_ns` of the generator's machine; 0 means that it did not come to that.
 
     `contents_us` are the times of content events in microseconds after `sent`. Token counts are the server's own
-    (`usage`), None where it gave none. `kind` is "ok" or what went wrong.
+    (`usage`), None where it gave none. `kind` is "ok" or what went wrong. `call` counts the calls of a `workflow`
+    from 0; a request on its own belongs to none.
     """
 
     index: int
@@ -48,6 +49,8 @@ class Record:
     finish_reason: str = ""
     detail: str = ""
     contents_us: array[int] = field(default_factory=lambda: array("q"))
+    workflow: int | None = None
+    call: int = 0
 
     @property
     def group(self) -> str:
@@ -134,6 +137,8 @@ def pack(record: Record) -> bytes:
         *(-1 if count is None else count for count in (record.prompt_tokens, record.cached_tokens)),
         -1 if record.output_tokens is None else record.output_tokens,
         record.empty_events,
+        -1 if record.workflow is None else record.workflow,
+        record.call,
         len(record.contents_us),
         *map(len, texts),
     )
@@ -148,7 +153,7 @@ def pack(record: Record) -> bytes:
 def unpack(body: bytes) -> Record:
     """A record out of its bytes."""
     index, scored, status, scheduled, started, sent, first_byte, end, size, *counts = _HEAD.unpack_from(body)
-    prompt, cached, output, empty, contents, *lengths = counts
+    prompt, cached, output, empty, workflow, call, contents, *lengths = counts
     at = _HEAD.size
     texts = []
     for length in lengths:
@@ -164,7 +169,7 @@ def unpack(body: bytes) -> Record:
     prompt, cached, output = (None if count < 0 else count for count in (prompt, cached, output))
     return Record(
         *(index, texts[0], scored, status, scheduled, started, sent, first_byte, end, size, prompt, cached, output),
-        *(empty, texts[1], texts[2], times),
+        *(empty, texts[1], texts[2], times, None if workflow < 0 else workflow, call),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from vllm_node.load import answer, bodies, spool
 from vllm_node.load.arrivals import NS, ClosedLoop, Schedule
+from vllm_node.load.asked import Asked
 from vllm_node.load.bodies import Bodies
 from vllm_node.load.definitions import DEFINITIONS, LABELS, Figures
 from vllm_node.load.framing import Backend, backend
@@ -27,6 +28,7 @@ from vllm_node.load.stage import Outcome, Stage
 from vllm_node.load.timeline import Timeline
 from vllm_node.load.verdict import judge
 from vllm_node.load.wire import Client, Exchange
+from vllm_node.load.workflows import Workflows
 
 SCHEMA = 1
 CLOSED_LOOP_HIDES = (
@@ -55,14 +57,11 @@ def run(plan: Plan, out: Path, *, handle_signals: bool = True) -> dict[str, Any]
     arrivals = plan.arrivals.load(plan.seed_for("arrivals"))
     count = len(arrivals.offsets_ns) if isinstance(arrivals, Schedule) else plan.requests.count
     with contextlib.ExitStack() as stack:
-        warm = stack.enter_context(
-            Bodies(out / "warmup.bodies", bodies.documents(plan, "warmup", plan.warmup.requests))
-            if plan.warmup.requests
-            else Bodies(out / "warmup.bodies", ())
-        )
-        scored = stack.enter_context(
-            Bodies(out / "scored.bodies", bodies.documents(plan, "scored", count, skip=plan.warmup.requests))
-        )
+        asked = Asked()
+        before = bodies.documents(plan, "warmup", plan.warmup.requests) if plan.warmup.requests else ()
+        warm = stack.enter_context(Bodies(out / "warmup.bodies", asked.meet(before)))
+        wanted = bodies.documents(plan, "scored", count, skip=plan.warmup.requests)
+        scored = stack.enter_context(Bodies(out / "scored.bodies", asked.count(wanted)))
         warnings = contradictions(plan.slo, scored.output_tokens)
         tell(event="start", name=plan.name, requests=len(scored), backend=chosen.name, contradictions=warnings)
         loop = chosen.new_loop()
@@ -72,7 +71,7 @@ def run(plan: Plan, out: Path, *, handle_signals: bool = True) -> dict[str, Any]
             )
         finally:
             loop.close()
-    result = _result(plan, chosen, out, outcome, scraper, arrivals, warnings)
+        result = _result(plan, chosen, out, outcome, scraper, arrivals, warnings, scored, asked)
     for name in ("warmup.bodies", "scored.bodies", *(() if plan.keep_raw else ("raw.spool",))):
         (out / name).unlink()
     temporary = out / ".result.json"
@@ -203,24 +202,40 @@ def _result(
     scraper: Scraper | None,
     arrivals: Schedule | ClosedLoop,
     warnings: list[str],
+    scored: Bodies,
+    asked: Asked,
 ) -> dict[str, Any]:
     """The document of a run, and its records on the way."""
     window = outcome.window
     figures = Figures(window, plan.slo, plan.gpus)
     timeline = Timeline(window.start_ns)
+    workflows = Workflows(scored.calls) if plan.requests.calls else None
     with RecordWriter(out / "records.bin") as writer:
         for record in answer.records(spool.read(out / "raw.spool"), chosen.framing):
+            if workflows is not None:
+                record.workflow, record.call = scored.workflow(record.index)
+                workflows.add(record)
             writer.write(record)
             figures.add(record)
             timeline.add(record)
     waiting = scraper.waiting(window.start_ns, window.end_ns) if scraper else None
     check = outcome.selfcheck
     open_loop = isinstance(arrivals, Schedule)
-    verdict = judge(figures, void=check.reasons(), stopped=outcome.stopped, waiting=waiting, open_loop=open_loop)
+    verdict = judge(
+        figures,
+        void=check.reasons(),
+        stopped=outcome.stopped,
+        waiting=waiting,
+        open_loop=open_loop,
+        workflow_e2e=workflows.e2e() if workflows else None,
+    )
     document = figures.document()
     document["notices"] += [*warnings, *([] if open_loop else [CLOSED_LOOP_HIDES])]
-    document["rates"]["achieved_per_s"] = check.achieved_per_s
-    if check.offered_per_s is not None:
+    if asked.cut:
+        document["notices"].append(_cut(plan, asked.cut))
+    # The arrivals of a stage with workflows are those of workflows; its requests come when the server has answered.
+    document["rates"]["achieved_per_s"] = None if workflows else check.achieved_per_s
+    if check.offered_per_s is not None and not workflows:
         document["rates"]["offered_per_s"] = check.offered_per_s
     return {
         "schema": SCHEMA,
@@ -237,6 +252,8 @@ def _result(
             "end_monotonic_ns": window.end_ns,
         },
         **document,
+        "requests": asked.document(),
+        "workflow": workflows.document(window) if workflows else None,
         "timeline": timeline.document(),
         "server": _server(scraper, window.start_ns),
         "load": "open" if open_loop else "closed",
@@ -250,6 +267,11 @@ def _result(
         "definitions": DEFINITIONS,
         "labels": LABELS,
     }
+
+
+def _cut(plan: Plan, count: int) -> str:
+    what = "workflows were ended early or begun with a shorter prompt" if plan.requests.calls else "prompts were cut"
+    return f"{count} {what} to fit a context of {plan.requests.context_tokens} tokens"
 
 
 def _server(scraper: Scraper | None, start_ns: int) -> dict[str, Any] | None:

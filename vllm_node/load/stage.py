@@ -98,6 +98,8 @@ class Stage:
         self._cpu_s = (0.0, 0.0)
         self._stop_ns = 0
         self._thinking: list[int] = []
+        # Calls of workflows that wait for their time: (when due, number, whether scored).
+        self._waiting: list[tuple[int, int, bool]] = []
 
     @property
     def start_ns(self) -> int:
@@ -111,6 +113,7 @@ class Stage:
         gc.collect()
         gc.freeze()
         gc.disable()
+        self._calls_alarm = Alarm(self._loop, self._calls_send)
         try:
             begin = now_ns() + _HEAD_START_NS
             self._start_ns = begin + self._lead_in_ns
@@ -134,6 +137,7 @@ class Stage:
             gc.enable()
             gc.unfreeze()
             lag.close()
+            self._calls_alarm.close()
         if self.stopped is not None:
             end = min(end, self._stop_ns)
         return self._outcome(Window(self._start_ns, max(end, self._start_ns)), lag.lag)
@@ -160,10 +164,11 @@ class Stage:
         if exchange.stamps and exchange.stamps[0] == exchange.first_byte:
             watch.recent.append((exchange.scheduled, exchange.stamps, exchange.reads))
         self._ended(exchange)
+        goes_on = exchange.kind == COMPLETE and not failed and self._next_call(exchange)
         self._look_for_end()
         if failed and self._limits.errors is not None and watch.failed >= self._limits.errors:
             self.stop(f"{watch.failed} requests failed, the limit of the plan (last: {_failure(exchange)})")
-        if isinstance(self._arrivals, ClosedLoop):
+        if isinstance(self._arrivals, ClosedLoop) and not goes_on:
             self._client_goes_on(self._arrivals, failed, exchange.end)
 
     # The window
@@ -182,7 +187,8 @@ class Stage:
 
     def _look_for_end(self) -> None:
         """An open loop ends with its window or with its last answer, whichever is later."""
-        if self._over and not self.watch.in_flight and (self._cpu_s[1] or isinstance(self._arrivals, ClosedLoop)):
+        under_way = self.watch.in_flight or self._waiting
+        if self._over and not under_way and (self._cpu_s[1] or isinstance(self._arrivals, ClosedLoop)):
             self._done.set()
 
     def _outcome(self, window: Window, lag: Distribution) -> Outcome:
@@ -219,7 +225,7 @@ class Stage:
             if now - due > _GIVE_UP_NS:
                 self.stop(f"the generator is {(now - due) / NS:.1f} s behind its schedule")
                 return
-            self._send(self._next, due)
+            self._send(self._bodies.starts[self._next], due)
             self._next += 1
         alarm.set(begin + offsets[self._next] if self._next < len(offsets) else now_ns())
 
@@ -253,11 +259,11 @@ class Stage:
             self._clients_alarm.set(self._thinking[0])
 
     def _client_sends(self, due: int) -> None:
-        if self._next >= len(self._bodies):
+        if self._next >= len(self._bodies.starts):
             self._no_more()
         if self._over:
             return
-        number = self._next
+        number = self._bodies.starts[self._next]
         self._next += 1
         self._send(number, due)
 
@@ -265,26 +271,54 @@ class Stage:
         self._over = True
         self._look_for_end()
 
+    # Workflows
+
+    def _next_call(self, exchange: Exchange) -> bool:
+        """Whether the workflow of a call that was answered goes on; also when no new ones begin any more."""
+        number = exchange.index - self._first_index + 1
+        think_ns = self._bodies.follows.get(number)
+        if think_ns is None or self.stopped is not None:
+            return False
+        if not think_ns:
+            return self._send(number, exchange.end, exchange.scored)
+        heapq.heappush(self._waiting, (exchange.end + think_ns, number, exchange.scored))
+        self._calls_alarm.set(self._waiting[0][0])
+        return True
+
+    def _calls_send(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._waiting or self._waiting[0][0] > now_ns() or self.stopped is not None:
+                break
+            due, number, scored = heapq.heappop(self._waiting)
+            self._send(number, due, scored)
+        if self._waiting:
+            self._calls_alarm.set(self._waiting[0][0])
+        self._look_for_end()
+
     # Both
 
-    def _send(self, number: int, due: int) -> None:
-        scored = due >= self._start_ns
+    def _send(self, number: int, due: int, scored: bool | None = None) -> bool:
+        """Send now; False when a limit holds it back. All calls of a workflow are scored when its first one is."""
+        scored = due >= self._start_ns if scored is None else scored
+        arrived = number not in self._bodies.follows
         cancel_s = self._bodies.cancel_s.get(number)
         exchange = Exchange(self._first_index + number, due, scored, self._framing(False), cancel_s)
-        if scored:
+        if scored and arrived:
             self._reached += 1
         watch = self.watch
         if self._limits.in_flight is not None and watch.in_flight >= self._limits.in_flight:
             exchange.kind = "held_back"
             exchange.end = now_ns()
             self._ended(exchange)
-            return
+            return False
         watch.sent += 1
         watch.in_flight += 1
         self._client.send(exchange, self._bodies[number])
         if scored:
             self._lateness.add(max(0, exchange.started - due) // 1000)
-            self._last_sent = exchange.started
+            if arrived:
+                self._last_sent = exchange.started
+        return True
 
 
 def _failure(exchange: Exchange) -> str:

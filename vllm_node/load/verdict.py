@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_node.load.definitions import Figures
-from vllm_node.load.distribution import INSUFFICIENT, TIMED_OUT, samples_needed
+from vllm_node.load.distribution import INSUFFICIENT, TIMED_OUT, Distribution, samples_needed
 from vllm_node.load.selfcheck import INVALID
 from vllm_node.load.slo import Slo
 from vllm_node.load.trend import MIN_SAMPLES, Trend, overloaded, trend
@@ -52,16 +52,17 @@ def judge(
     stopped: str | None = None,
     waiting: Sequence[tuple[float, float]] | None = None,
     open_loop: bool = True,
+    workflow_e2e: Distribution | None = None,
 ) -> Verdict:
     """The verdict of a stage.
 
     `void`: reasons for which its figures say nothing. `stopped`: why it ended before its time. `waiting`: the length
     of the server's queue as (seconds, requests) inside the window, None when nobody looked. In a closed loop the
-    queue cannot outgrow the clients, so it proves nothing there.
+    queue cannot outgrow the clients, so it proves nothing there. `workflow_e2e`: None when there are no workflows.
     """
     if void:
         return Verdict(INSUFFICIENT, [f"{INVALID}: {reason}" for reason in void])
-    checks = _checks(figures, figures.slo)
+    checks = _checks(figures, figures.slo, workflow_e2e)
     fails = [one.reason for one in checks if one.verdict == FAIL]
     lacks = [one.reason for one in checks if one.verdict == INSUFFICIENT]
     found = trend(waiting) if waiting is not None and open_loop else None
@@ -86,12 +87,14 @@ def judge(
     return Verdict(INSUFFICIENT if lacks else PASS, lacks, checks, found)
 
 
-def _checks(figures: Figures, wanted: Slo) -> list[Check]:
+def _checks(figures: Figures, wanted: Slo, workflow_e2e: Distribution | None) -> list[Check]:
     found = []
     for name, figure in _JUDGED.items():
         limit = getattr(wanted, name)
         if limit is not None:
-            found.append(_percentile(name, limit, figures, figure))
+            found.append(_percentile(name, limit, figures.latency[figure]))
+    if wanted.workflow_e2e_p95_s is not None:
+        found.append(_percentile("workflow_e2e_p95_s", wanted.workflow_e2e_p95_s, workflow_e2e or Distribution()))
     if found or wanted != Slo():
         found.append(_errors(figures, wanted))
     if wanted.goodput_share is not None:
@@ -102,8 +105,7 @@ def _checks(figures: Figures, wanted: Slo) -> list[Check]:
     return found
 
 
-def _percentile(name: str, limit: float, figures: Figures, figure: str) -> Check:
-    distribution = figures.latency[figure]
+def _percentile(name: str, limit: float, distribution: Distribution) -> Check:
     seen, count = distribution.quantile(0.95), distribution.n
     if seen == INSUFFICIENT:
         reason = f"{name}: {count} samples, at least {samples_needed(0.95)} are needed"

@@ -21,6 +21,7 @@ ALERTS = "roles/prometheus/files/alerts"
 DASHBOARDS = "roles/grafana/files/dashboards"
 # module and function of whatever else asks Prometheus: name → expression.
 _ASKING = (
+    ("vllm_node/bench/answers.py", "vllm_node.bench.answers", "expressions"),
     ("vllm_node/diagnosis/signals.py", "vllm_node.diagnosis.signals", "expressions"),
     ("vllm_node/diagnosis/hypotheses.py", "vllm_node.diagnosis.hypotheses", "next_queries"),
 )

@@ -41,4 +41,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Name → function."""
-        return {"alert_rule_files": alert_rule_files, "alert_thresholds": alerts.thresholds}
+        return {
+            "alert_rule_files": alert_rule_files,
+            "alert_thresholds": alerts.thresholds,
+            "duration_s": alerts.seconds,
+        }

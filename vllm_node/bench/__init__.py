@@ -1,0 +1,1 @@
+"""A benchmark: workloads, the order of its stages, the figures of both sides, the verdict, and reports."""

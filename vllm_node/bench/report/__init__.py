@@ -1,0 +1,1 @@
+"""Run documents as reports: Markdown, one HTML file, and two runs beside each other."""
