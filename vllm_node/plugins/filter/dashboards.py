@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -11,14 +10,6 @@ from ansible.errors import AnsibleFilterError
 from vllm_node.dashboards import importing, store
 
 _FOLDER = "/etc/vllm-node/grafana/dashboards"
-
-
-def dashboard(path: str, thresholds: Mapping[str, float]) -> str:
-    """Text of one stored dashboard with the numbers of `thresholds`."""
-    try:
-        return store.text(Path(path), thresholds)
-    except (OSError, ValueError) as error:
-        raise AnsibleFilterError(str(error)) from error
 
 
 def dashboard_files(
@@ -44,4 +35,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Name → function."""
-        return {"dashboard": dashboard, "dashboard_files": dashboard_files}
+        return {"dashboard_files": dashboard_files}
