@@ -141,7 +141,8 @@ class Nodes:
                     time.sleep(0.1)
                 yield f"http://127.0.0.1:{here}"
             finally:
-                ssh.terminate()
+                # Not asked to end: ssh can miss a signal that comes just before it waits, and then waits for ever.
+                ssh.kill()
 
     def tree(self, name: str) -> dict[str, str]:
         """Everything that the node has written since it was laid out, seen from outside of it.
