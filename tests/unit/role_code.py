@@ -17,13 +17,18 @@ from ansible.module_utils.testing import patch_module_args
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def manifest_code() -> Any:
-    """`ansible.module_utils.node_manifest`, as the modules of the roles import it."""
+def shared_code(name: str) -> Any:
+    """`ansible.module_utils.NAME` out of the role that has it, as the modules of the roles import it."""
     package: Any = importlib.import_module("ansible.module_utils")
-    place = str(ROOT / "roles/quadlet/module_utils")
-    if place not in package.__path__:
-        package.__path__.append(place)
-    return importlib.import_module("ansible.module_utils.node_manifest")
+    for place in map(str, sorted(ROOT.glob("roles/*/module_utils"))):
+        if place not in package.__path__:
+            package.__path__.append(place)
+    return importlib.import_module(f"ansible.module_utils.{name}")
+
+
+def manifest_code() -> Any:
+    """The manifest of a node, which several modules write."""
+    return shared_code("node_manifest")
 
 
 def load(path: str) -> Any:

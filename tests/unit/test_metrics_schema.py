@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.metrics_pages import VLLM_PAGE, endpoint, needs, page
 from tests.unit.node_code import ROOT
-from tests.unit.role_code import load, run_module
+from tests.unit.role_code import load, run_module, shared_code
 from tests.unit.web import Site, nobody, serving
 from vllm_node import inputs
 from vllm_node.metrics import dictionary, endpoints, schema
@@ -211,7 +211,7 @@ def test_a_page_that_is_cut_off_is_not_taken_for_a_whole_one(module: Any, capsys
 def test_a_page_without_an_end_is_given_up(
     module: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIMIT_BYTES", 2**20)
+    monkeypatch.setattr(shared_code("loopback"), "LARGEST_BYTES", 2**20)
     site = Site({"/metrics": (200, "up 1\n" * 2**18)})
     with serving(site):
         (found,) = asked(module, capsys, {**CHAT, "url": f"{site.url}/metrics"})

@@ -30,12 +30,10 @@ RETURN = r"""
 ids: {description: Silences that were made or ended., type: list, returned: always}
 """
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 
+from ansible.module_utils import loopback
 from ansible.module_utils.basic import AnsibleModule
 
 CREATOR = "vllm-node"
@@ -44,17 +42,12 @@ LIMIT_S = 20
 
 def ask(url, method="GET", body=None):
     """Answer of Alertmanager's API as data; RuntimeError with its own words when it refuses."""
-    request = urllib.request.Request(url, method=method, data=json.dumps(body).encode() if body else None)
-    request.add_header("Content-Type", "application/json")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=LIMIT_S) as answer:
-            text = answer.read().decode()
-    except urllib.error.HTTPError as error:
-        said = error.read().decode(errors="replace")[:300]
-        raise RuntimeError("%s answers %d: %s" % (url, error.code, said)) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise RuntimeError("%s does not answer: %s" % (url, getattr(error, "reason", error))) from None
+        status, text = loopback.ask(url, LIMIT_S, body, method)
+    except loopback.SilentError as error:
+        raise RuntimeError("%s does not answer: %s" % (url, error)) from None
+    if status >= 400:
+        raise RuntimeError("%s answers %d: %s" % (url, status, text[:300]))
     return json.loads(text) if text.strip() else None
 
 

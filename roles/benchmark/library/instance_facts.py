@@ -38,17 +38,14 @@ facts:
 """
 
 import hashlib
-import http.client
 import json
 import os
 import re
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from functools import partial
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.loopback import SilentError, ask
 from ansible.module_utils.snapshot_host import Aside, Host, Probes, collect
 
 LIMIT_BYTES = 64 * 2**20
@@ -67,31 +64,15 @@ class UnseenError(Exception):
 
 
 def fetch(url, limit_s, api_key=None):
-    """Text of a page; UnseenError when it does not come whole and in time. No proxy sees the request."""
-    request = urllib.request.Request(url)
-    if api_key:
-        request.add_header("Authorization", "Bearer " + api_key)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end, parts, size = time.monotonic() + limit_s, [], 0
+    """Text of a page; UnseenError when it does not come."""
     try:
-        with opener.open(request, timeout=limit_s) as answer:
-            while True:
-                part = answer.read1(2**16)
-                if not part:
-                    if answer.length:
-                        raise UnseenError("the answer was cut off")
-                    return b"".join(parts).decode("utf-8", "replace")
-                parts.append(part)
-                size += len(part)
-                if size > LIMIT_BYTES or time.monotonic() > end:
-                    raise UnseenError("the answer did not end within %g s and %d MiB" % (limit_s, LIMIT_BYTES >> 20))
-    except urllib.error.HTTPError as error:
-        with error:
-            hint = ": the API wants its key" if error.code in (401, 403) else ""
-            raise UnseenError("%s answers %d%s" % (urllib.parse.urlsplit(url).path, error.code, hint)) from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise UnseenError(str(getattr(reason, "strerror", None) or reason) or type(reason).__name__) from None
+        status, text = ask(url, limit_s, headers={"Authorization": "Bearer " + api_key} if api_key else None)
+    except SilentError as error:
+        raise UnseenError(str(error)) from None
+    if status != 200:
+        hint = ": the API wants its key" if status in (401, 403) else ""
+        raise UnseenError("%s answers %d%s" % (urllib.parse.urlsplit(url).path, status, hint))
+    return text
 
 
 def document(text, what):

@@ -37,11 +37,10 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.loopback import SilentError, ask
 
 FAULTS = "/run/standin-nvidia/faults.json"
 PROFILE = "/usr/share/standin-nvidia/profile.json"
@@ -62,11 +61,12 @@ def run(*argv):
 
 
 def get(url):
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=20) as answer:
-            return json.loads(answer.read().decode())
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        status, text = ask(url, 20)
+        if status != 200:
+            raise DrillError("%s answers %d: %s" % (url, status, text[:300]))
+        return json.loads(text)
+    except (SilentError, ValueError) as error:
         raise DrillError("%s: %s" % (url, error)) from None
 
 

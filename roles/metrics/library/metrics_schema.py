@@ -29,19 +29,15 @@ endpoints:
 """
 
 import concurrent.futures
-import http.client
 import json
 import re
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.loopback import SilentError, ask
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # An exporter with a thousand times as much is not one of ours.
-LIMIT_BYTES = 64 * 2**20
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 SAMPLE = re.compile(r"(%s)\s*(?:\{|\s)" % NAME)
@@ -137,45 +133,22 @@ def told(family, unit):
 
 
 def fetch(url, limit_s):
-    """Text of a page. OSError or ValueError, in words, when it does not come whole and in time."""
-    host = urllib.parse.urlsplit(url).hostname
-    if host not in LOOPBACK:
+    """Text of a page. SilentError or ValueError, in words, when it does not come."""
+    if urllib.parse.urlsplit(url).hostname not in LOOPBACK:
         raise ValueError("%s is not on loopback" % url)
-    request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})
-    # A proxy of the site has nothing to say about loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end = time.monotonic() + limit_s
-    parts, size = [], 0
-    with opener.open(request, timeout=limit_s) as answer:
-        while True:
-            part = answer.read1(2**16)
-            if not part:
-                if answer.length:
-                    raise ValueError("the page was cut off")
-                return b"".join(parts).decode()
-            parts.append(part)
-            size += len(part)
-            if size > LIMIT_BYTES:
-                raise ValueError("the page is larger than %d MiB" % (LIMIT_BYTES // 2**20))
-            if time.monotonic() > end:
-                raise ValueError("the page did not end within %g s" % limit_s)
+    status, text = ask(url, limit_s, headers={"Accept": "text/plain;version=0.0.4"})
+    if status != 200:
+        raise ValueError("HTTP %d" % status)
+    return text
 
 
 def version(url, limit_s):
     """Version of vLLM as its API tells it; None when it does not."""
     try:
         said = json.loads(fetch(urllib.parse.urljoin(url, "/version"), limit_s)).get("version")
-    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+    except (SilentError, ValueError, AttributeError):
         return None
     return said if isinstance(said, str) else None
-
-
-def words(error):
-    """An error of a request, for people."""
-    if isinstance(error, urllib.error.HTTPError):
-        return "HTTP %d" % error.code
-    reason = getattr(error, "reason", error)
-    return str(getattr(reason, "strerror", None) or reason) or type(reason).__name__
 
 
 def look(endpoint, limit_s):
@@ -187,8 +160,8 @@ def look(endpoint, limit_s):
     try:
         found["metrics"] = schema(fetch(endpoint["url"], limit_s))
         found["state"] = "ok"
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        found.update(state="gone", error=words(error))
+    except (SilentError, ValueError) as error:
+        found.update(state="gone", error=str(error))
     if endpoint["job"] == "vllm" and found["state"] == "ok":
         found["version"] = version(endpoint["url"], limit_s)
     return found

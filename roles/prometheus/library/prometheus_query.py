@@ -37,14 +37,12 @@ at: {description: Moment of the evaluation in seconds since 1970., type: float, 
 """
 
 import concurrent.futures
-import http.client
 import json
 import math
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 
+from ansible.module_utils import loopback
 from ansible.module_utils.basic import AnsibleModule
 
 # Prometheus runs twenty queries at a time by default; dashboards and rules shall have theirs.
@@ -53,30 +51,13 @@ PARALLEL = 4
 GRACE_S = 1.0
 
 
-class SilentError(Exception):
-    """Nobody answers, or something that is no Prometheus does."""
-
-
-def get(url, limit_s):
-    """(status, text) of a request that no proxy sees. Raises SilentError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=limit_s) as answer:
-            return answer.status, answer.read().decode(errors="replace")
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise SilentError(str(getattr(error, "reason", error)) or type(error).__name__) from None
-
-
 def look(url, limit_s):
     """Raise SilentError when `url` is no Prometheus that is ready."""
-    status, text = get(url + "/-/ready", limit_s)
+    status, text = loopback.ask(url + "/-/ready", limit_s)
     if status == 503:
-        raise SilentError("it is not ready yet (it reads its log after a start): " + text.strip()[:200])
+        raise loopback.SilentError("it is not ready yet (it reads its log after a start): " + text.strip()[:200])
     if status != 200:
-        raise SilentError("/-/ready answers %d, so this is no Prometheus" % status)
+        raise loopback.SilentError("/-/ready answers %d, so this is no Prometheus" % status)
 
 
 def number(text):
@@ -115,8 +96,8 @@ def ask(url, expression, when, end):
     path = "/api/v1/query_range" if "step" in when else "/api/v1/query"
     words = urllib.parse.urlencode(dict(when, query=expression, timeout="%dms" % max(1, left * 1000)))
     try:
-        return {"result": read(*get("%s%s?%s" % (url, path, words), left + GRACE_S)), "error": None}
-    except (SilentError, ValueError) as error:
+        return {"result": read(*loopback.ask("%s%s?%s" % (url, path, words), left + GRACE_S)), "error": None}
+    except (loopback.SilentError, ValueError) as error:
         return {"result": [], "error": str(error)}
 
 
@@ -138,7 +119,7 @@ def main():
     end = time.monotonic() + args["time_limit_s"]
     try:
         look(url, args["time_limit_s"])
-    except SilentError as error:
+    except loopback.SilentError as error:
         module.fail_json(
             msg="Prometheus at %s does not answer: %s; next: systemctl status prometheus.service, and "
             "journalctl -u prometheus.service" % (url, error)

@@ -27,12 +27,10 @@ checks:
   returned: always
 """
 
-import http.client
 import json
-import urllib.error
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.loopback import SilentError, ask
 
 TOKENS = 8
 PROMPT = "The node answers"
@@ -62,21 +60,14 @@ class Server:
 
     def __init__(self, url, key, limit_s):
         self.url, self.key, self.limit_s = url.rstrip("/"), key, limit_s
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self, path, body=None, key=None):
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
         key = key or self.key
-        if key:
-            request.add_header("Authorization", "Bearer " + key)
+        headers = {"Authorization": "Bearer " + key} if key else None
         try:
-            with self.opener.open(request, timeout=self.limit_s) as answer:
-                return Answer(answer.status, answer.read().decode(errors="replace"))
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read().decode(errors="replace"))
-        except (OSError, http.client.HTTPException) as error:
-            return Answer(0, str(getattr(error, "reason", error)))
+            return Answer(*ask(self.url + path, self.limit_s, body, headers=headers))
+        except SilentError as error:
+            return Answer(0, str(error))
 
     def complete(self, model, key=None, **more):
         body = {"model": model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "seed": 1, "ignore_eos": True}

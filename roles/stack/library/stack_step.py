@@ -32,16 +32,14 @@ actions: {description: What was done to systemd and its units., type: list, retu
 
 import concurrent.futures
 import glob
-import http.client
 import json
 import os
 import re
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.loopback import SilentError, ask
 from ansible.module_utils.node_manifest import Manifest
 
 UNIT_FOLDER = "/etc/containers/systemd"
@@ -174,16 +172,11 @@ def begin(target, units, manifest, dry):
 
 def get(url, body=None):
     """(status, text) of a request on loopback; (0, reason) when nobody answers."""
-    request = urllib.request.Request(url, data=json.dumps(body).encode() if body else None)
-    request.add_header("Content-Type", "application/json")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=30) as answer:
-            return answer.status, answer.read().decode(errors="replace")
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode(errors="replace")[:300]
-    except (OSError, http.client.HTTPException) as error:
-        return 0, str(getattr(error, "reason", error))
+        status, text = ask(url, 30, body)
+    except SilentError as error:
+        return 0, str(error)
+    return status, text if status < 400 else text[:300]
 
 
 def vllm_is_ready(ready):
