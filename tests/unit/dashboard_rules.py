@@ -12,9 +12,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
 from vllm_node.dashboards import queries, store
-from vllm_node.dashboards.expressions import RATES, uses
 from vllm_node.dashboards.panel_types import complaint
 from vllm_node.metrics import dictionary
+from vllm_node.metrics.promql import RATES, selectors
+from vllm_node.metrics.uses import recorded
 
 plugins.register_default_plugins()
 
@@ -107,26 +108,26 @@ def _query(expr: str) -> Iterator[str]:
         if range_ != "$__rate_interval":
             yield f"a rate over {range_}"
     try:
-        all_uses = uses(expr)
+        found = selectors(expr)
     except ValueError as error:
         yield f"no PromQL: {error}"
         return
-    for use in all_uses:
-        metric = dictionary.load().known(use.metric)
+    for use in found:
+        metric = dictionary.load().known(use.called)
         if metric is None:
-            if use.metric not in queries.recorded():
-                yield f"there is no metric {use.metric}"
+            if use.called not in recorded():
+                yield f"there is no metric {use.called}"
             continue
-        if metric.grows() and not use.ranged and use.metric not in RAW:
-            yield f"{use.metric} is shown as it is"
-        if not metric.grows() and use.ranged and use.around[0] in RATES:
-            yield f"{use.around[0]}() of the gauge {use.metric}"
-        if use.metric.endswith("_sum") and use.ranged and not use.divided:
-            yield f"{use.metric} is no latency"
-        if use.metric.endswith("_bucket") and "histogram_quantile" in use.around and "sum" not in use.around:
-            yield f"a quantile over {use.metric} without a sum by le"
-        if metric.named(use.metric).until is not None:
-            yield f"{use.metric} is no more"
+        if metric.grows() and not use.ranged and use.called not in RAW:
+            yield f"{use.called} is shown as it is"
+        if not metric.grows() and use.ranged and use.functions[0] in RATES:
+            yield f"{use.functions[0]}() of the gauge {use.called}"
+        if use.called.endswith("_sum") and use.ranged and not use.divided:
+            yield f"{use.called} is no latency"
+        if use.called.endswith("_bucket") and "histogram_quantile" in use.functions and "sum" not in use.functions:
+            yield f"a quantile over {use.called} without a sum by le"
+        if metric.named(use.called).until is not None:
+            yield f"{use.called} is no more"
         for label in use.labels:
             if not metric.may_have(label):
-                yield f"{use.metric} has no label {label}"
+                yield f"{use.called} has no label {label}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import yaml
-
-from vllm_node.dashboards.expressions import RATES, Use, uses
 from vllm_node.metrics import dictionary
 from vllm_node.metrics.dictionary import Metric
 from vllm_node.metrics.grafana import variable_query
-from vllm_node.paths import project_root
+from vllm_node.metrics.promql import RATES, Selector, selectors
+from vllm_node.metrics.uses import recorded
 
 # Functions and aggregations for which the height of a counter is not what is asked.
 _ONLY_PRESENCE = frozenset(
@@ -75,39 +72,39 @@ def _exprs(entry: Any) -> Iterator[tuple[str, bool]]:
 
 def _judge(found: Findings, expr: str, *, only_presence: bool = False) -> None:
     try:
-        all_uses = uses(expr)
+        found_in = selectors(expr)
     except ValueError as error:
         found.broken.append(f"the query is no PromQL ({_short(str(error))}): {_short(expr)}")
         return
-    for use in all_uses:
-        if not use.metric:
+    for use in found_in:
+        if not use.called:
             continue
-        metric = dictionary.load().known(use.metric)
-        if metric is None and use.metric not in recorded():
-            found.unknown.append(_stranger(use.metric))
+        metric = dictionary.load().known(use.called)
+        if metric is None and use.called not in recorded():
+            found.unknown.append(_stranger(use.called))
         elif metric is not None:
-            _judge_use(found, replace(use, around=("count",)) if only_presence else use, metric)
+            _judge_use(found, replace(use, functions=("count",)) if only_presence else use, metric)
 
 
-def _judge_use(found: Findings, use: Use, metric: Metric) -> None:
-    own = metric.named(use.metric)
+def _judge_use(found: Findings, use: Selector, metric: Metric) -> None:
+    own = metric.named(use.called)
     if own.until is not None:
         now = metric.name(None)
         better = f"it is called {now} now" if now and now != own.name else "nothing has taken its place"
-        found.unknown.append(f"{use.metric} ended with version {own.until}: {better}")
+        found.unknown.append(f"{use.called} ended with version {own.until}: {better}")
         return
     if metric.when:
-        found.doubtful.append(f"{use.metric} may be empty: {metric.when}")
-    rated = use.ranged and any(function in RATES for function in use.around[:1])
+        found.doubtful.append(f"{use.called} may be empty: {metric.when}")
+    rated = use.ranged and any(function in RATES for function in use.functions[:1])
     if rated and not metric.grows():
-        found.doubtful.append(f"{use.around[0]}() of {use.metric}, a gauge: it says nothing, use the gauge itself")
-    if metric.grows() and not use.ranged and not _ONLY_PRESENCE & set(use.around):
-        found.doubtful.append(f"{use.metric} is used as it is, and only ever grows: use rate() or increase() of it")
-    if use.metric.endswith("_sum") and rated and not use.divided:
-        found.doubtful.append(f"{use.around[0]}() of {use.metric} alone is no mean: divide it by that of the count")
+        found.doubtful.append(f"{use.functions[0]}() of {use.called}, a gauge: it says nothing, use the gauge itself")
+    if metric.grows() and not use.ranged and not _ONLY_PRESENCE & set(use.functions):
+        found.doubtful.append(f"{use.called} is used as it is, and only ever grows: use rate() or increase() of it")
+    if use.called.endswith("_sum") and rated and not use.divided:
+        found.doubtful.append(f"{use.functions[0]}() of {use.called} alone is no mean: divide it by that of the count")
     for label in sorted(use.labels):
         if not metric.may_have(label):
-            found.doubtful.append(f"{use.metric} has no label {label} here")
+            found.doubtful.append(f"{use.called} has no label {label} here")
 
 
 def _stranger(name: str) -> str:
@@ -117,14 +114,6 @@ def _stranger(name: str) -> str:
         return f"there is no metric {name} ({why}); use {instead}"
     near = difflib.get_close_matches(name, [*known.series_names(), *recorded()], n=1, cutoff=0.7)
     return f"there is no metric {name} on a node" + (f"; did you mean {near[0]}?" if near else "")
-
-
-@functools.cache
-def recorded() -> frozenset[str]:
-    """Names of the series that recording rules make."""
-    path = project_root() / "roles/prometheus/files/recording.yml"
-    groups: Iterable[Mapping[str, Any]] = yaml.safe_load(path.read_text())["groups"]
-    return frozenset(rule["record"] for group in groups for rule in group["rules"])
 
 
 def _short(text: str) -> str:

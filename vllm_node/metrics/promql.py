@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import promql_parser as parser
 
@@ -17,6 +17,8 @@ _OPERATORS = (
     (parser.MatchOp.NotRe, "!~"),
 )
 _LABELLESS = ("absent", "absent_over_time", "scalar", "vector", "time")
+RATES = frozenset({"rate", "irate", "increase", "delta", "idelta", "deriv"})
+"""Functions over a range that ask how much something grew."""
 _SET_OPERATORS = ("and", "or", "unless")
 
 
@@ -34,17 +36,37 @@ class Matcher:
 
 
 @dataclass(frozen=True)
-class Selector:
-    """One selector. `name` is None where it is not told by name, as in `{job="x"}`.
+class _Around:
+    """What stands around a node: what it asks for of labels, and what is done with the samples.
 
     asked: labels that the expression around it needs: `by`, `on`, the edges of a quantile.
     function: what is applied to its samples directly, such as `rate`.
+    functions: functions and aggregations around it, from the inside out.
+    ranged: it is over a range; divided: it is above the line of a division.
     """
 
-    name: str | None
-    matchers: tuple[Matcher, ...] = ()
     asked: frozenset[str] = frozenset()
     function: str | None = None
+    functions: tuple[str, ...] = ()
+    ranged: bool = False
+    divided: bool = False
+
+
+@dataclass(frozen=True)
+class Selector(_Around):
+    """One selector. `name` is None where it is not told by name, as in `{job="x"}`.
+
+    pattern: the regular expression that stands for its name, where one does.
+    """
+
+    name: str | None = None
+    matchers: tuple[Matcher, ...] = ()
+    pattern: str | None = None
+
+    @property
+    def called(self) -> str:
+        """The name, or what stands for it; empty where neither is told."""
+        return self.name or self.pattern or ""
 
     @property
     def labels(self) -> frozenset[str]:
@@ -57,48 +79,54 @@ def selectors(expression: str) -> list[Selector]:
     said = ""
     for text in dict.fromkeys(candidates(expression)):
         try:
-            return list(_walk(parser.parse(text), frozenset(), None))
+            return list(_walk(parser.parse(text), _Around()))
         except ValueError as error:
             said = said or str(error)
     raise PromqlError(said)
 
 
-def _walk(node: object, asked: frozenset[str], function: str | None) -> Iterator[Selector]:
+def _walk(node: object, around: _Around) -> Iterator[Selector]:
     if isinstance(node, parser.VectorSelector):
-        yield from _selector(node, asked, function)
+        yield _selector(node, around)
     elif isinstance(node, parser.MatrixSelector):
-        yield from _selector(node.vector_selector, asked, function)
+        yield _selector(node.vector_selector, replace(around, ranged=True))
     elif isinstance(node, parser.AggregateExpr):
-        yield from _walk(node.param, frozenset(), None)
-        yield from _walk(node.expr, _of_aggregate(node, asked), None)
+        inside = replace(around, function=None, functions=(str(node.op), *around.functions))
+        yield from _walk(node.param, replace(inside, asked=frozenset()))
+        yield from _walk(node.expr, replace(inside, asked=_of_aggregate(node, around.asked)))
     elif isinstance(node, parser.BinaryExpr):
-        left, right = _of_binary(node, asked)
-        yield from _walk(node.lhs, left, None)
-        yield from _walk(node.rhs, right, None)
+        left, right = _of_binary(node, around.asked)
+        divided = around.divided or str(node.op) == "/"
+        yield from _walk(node.lhs, replace(around, asked=left, function=None, divided=divided))
+        yield from _walk(node.rhs, replace(around, asked=right, function=None))
     elif isinstance(node, parser.Call):
-        inside = _of_call(node, asked)
+        name = node.func.name
+        functions = (name, *around.functions)
+        inside = replace(around, asked=_of_call(node, around.asked), function=name, functions=functions)
         for argument in node.args:
-            yield from _walk(argument, inside, node.func.name)
+            yield from _walk(argument, inside)
     elif isinstance(node, (parser.ParenExpr, parser.UnaryExpr)):
-        yield from _walk(node.expr, asked, function)
+        yield from _walk(node.expr, around)
     elif isinstance(node, parser.SubqueryExpr):
         # What is applied to a subquery is applied to what comes out of it.
-        yield from _walk(node.expr, asked, None)
+        yield from _walk(node.expr, replace(around, function=None, ranged=True))
 
 
-def _selector(node: parser.VectorSelector, asked: frozenset[str], function: str | None) -> Iterator[Selector]:
+def _selector(node: parser.VectorSelector, around: _Around) -> Selector:
     listed = node.matchers.matchers + [each for group in node.matchers.or_matchers for each in group]
     names = [each for each in listed if each.name == "__name__"]
     exact = [each.value for each in names if each.op == parser.MatchOp.Equal]
     name = node.name or (exact[0] if exact else None)
     if name is not None and UNKNOWN in name:
         name = None
+    pattern = names[0].value if names and name is None and UNKNOWN not in names[0].value else None
     matchers = tuple(
         Matcher(each.name, _operator(each), None if UNKNOWN in each.value else each.value)
         for each in listed
         if each.name != "__name__" and UNKNOWN not in each.name
     )
-    yield Selector(name, matchers, frozenset(label for label in asked if UNKNOWN not in label), function)
+    asked = frozenset(label for label in around.asked if UNKNOWN not in label)
+    return Selector(**{**vars(around), "asked": asked}, name=name, matchers=matchers, pattern=pattern)
 
 
 def _operator(matcher: parser.Matcher) -> str:

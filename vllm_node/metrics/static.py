@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from packaging.version import Version
 
@@ -23,7 +24,7 @@ def read(use: Use) -> list[Selector]:
     found = selectors(use.expression)
     if use.label is None:
         return found
-    return [Selector(each.name, each.matchers, each.asked | {use.label}, each.function) for each in found]
+    return [replace(each, asked=each.asked | {use.label}) for each in found]
 
 
 def problems(

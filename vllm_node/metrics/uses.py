@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def all_uses(overrides: Mapping[str, Any] | None = None, *, disabled: bool = Fal
     return found
 
 
+@cache
 def recorded() -> frozenset[str]:
     """Names of the series that the recording rules make."""
     return frozenset(rule["record"] for rule in _rules(project_root() / RECORDING))
