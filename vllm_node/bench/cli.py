@@ -7,10 +7,6 @@ from pathlib import Path
 
 import click
 
-from vllm_node.bench.report import compare as comparing
-from vllm_node.bench.report import document, write
-from vllm_node.load import selftest as ceiling
-
 
 class BenchGroup(click.Group):
     """`bench HOST` is short for `bench run HOST`."""
@@ -41,6 +37,10 @@ def bench_group() -> None:
 )
 def compare(a: Path, b: Path, output: Path) -> None:
     """Put two runs (their run.json) side by side, with the uncertainty of each difference."""
+    # No other verb of the command shall wait for what reports need.
+    from vllm_node.bench.report import compare as comparing
+    from vllm_node.bench.report import document, write
+
     try:
         found = comparing.compare(document.read(a), document.read(b))
     except ValueError as error:
@@ -53,4 +53,6 @@ def compare(a: Path, b: Path, output: Path) -> None:
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Length of a step.")
 def selftest(seconds: float) -> None:
     """Find how much load this machine can make, against a server of our own that knows its times."""
+    from vllm_node.load import selftest as ceiling
+
     click.echo(json.dumps(ceiling.ceiling(seconds=seconds), indent=1))

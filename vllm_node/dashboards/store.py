@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,16 @@ def panel_path(uid: str, title: str) -> str:
     Raises:
         ValueError: there is no such dashboard, or none of its panels has this title.
     """
-    ids = {panel["title"]: panel["id"] for panel in panels(load(uid)) if panel.get("title")}
+    ids = _panel_ids(uid)
     if title not in ids:
         raise ValueError(f"{uid}: there is no panel {title!r}{_guess(title, ids)}")
     return f"/d/{uid}?viewPanel={ids[title]}"
+
+
+@cache
+def _panel_ids(uid: str) -> Mapping[str, int]:
+    """Ids by title; each alert asks twice, and the files do not change while a node is brought up."""
+    return {panel["title"]: panel["id"] for panel in panels(load(uid)) if panel.get("title")}
 
 
 def numbers(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

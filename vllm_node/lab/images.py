@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_node.lab import registry, roots, vllm_cpu
@@ -59,6 +59,17 @@ class Recipe:
         )
 
 
+_PROMETHEUS = Recipe(
+    name="prometheus",
+    repository="prom/prometheus",
+    tag="v2.53.3",
+    suite="trixie",
+    packages=("prometheus", "ca-certificates"),
+    entrypoint=("/bin/prometheus",),
+    command=("--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"),
+    user="65534:65534",
+    directories=(("/prometheus", 65534),),
+)
 RECIPES = (
     Recipe(
         name="vllm",
@@ -71,29 +82,9 @@ RECIPES = (
         fill=vllm_cpu.fill,
         inputs=(Path(vllm_cpu.__file__),),
     ),
-    Recipe(
-        name="prometheus",
-        repository="prom/prometheus",
-        tag="v2.53.3",
-        suite="trixie",
-        packages=("prometheus", "ca-certificates"),
-        entrypoint=("/bin/prometheus",),
-        command=("--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"),
-        user="65534:65534",
-        directories=(("/prometheus", 65534),),
-    ),
-    Recipe(
-        # The same stack has to work with the next major version: tests put it in the place of the other.
-        name="prometheus_3",
-        repository="prom/prometheus",
-        tag="v3-sid",
-        suite="sid",
-        packages=("prometheus", "ca-certificates"),
-        entrypoint=("/bin/prometheus",),
-        command=("--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"),
-        user="65534:65534",
-        directories=(("/prometheus", 65534),),
-    ),
+    _PROMETHEUS,
+    # The same stack has to work with the next major version: tests put it in the place of the other.
+    replace(_PROMETHEUS, name="prometheus_3", tag="v3-sid", suite="sid"),
     Recipe(
         name="alertmanager",
         repository="prom/alertmanager",

@@ -43,6 +43,5 @@ class FilterModule:
         """Name → function."""
         return {
             "alert_rule_files": alert_rule_files,
-            "alert_thresholds": alerts.thresholds,
             "duration_s": alerts.seconds,
         }

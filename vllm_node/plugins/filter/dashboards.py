@@ -7,8 +7,6 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from vllm_node.dashboards import importing, store
-
 _FOLDER = "/etc/vllm-node/grafana/dashboards"
 
 
@@ -16,6 +14,9 @@ def dashboard_files(
     overrides: Mapping[str, Any], places: list[str] | None = None, lenient: bool = False
 ) -> list[dict[str, Any]]:
     """Files of all dashboards as `stage` takes them; `overrides` are `prometheus_alerts`, `places` what is imported."""
+    # Ansible loads this file in nearly every task's process, and one of them needs what is behind it.
+    from vllm_node.dashboards import importing, store
+
     try:
         numbers = store.numbers(overrides)
         own = {path.stem: store.text(path, numbers) for path in store.paths()}
