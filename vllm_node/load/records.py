@@ -89,13 +89,6 @@ class Record:
         """Scheduled arrival to last byte."""
         return (self.end - self.scheduled) // 1000
 
-    def lateness_us(self) -> int:
-        """Scheduled arrival to the moment at which the generator turned to it.
-
-        The time that the server takes to accept a connection is not the generator's, so it is not in here.
-        """
-        return (self.started - self.scheduled) // 1000
-
 
 class RecordWriter:
     """Writes records to a file as they come; use it as a context."""
