@@ -94,7 +94,8 @@ def test_busy_loop_voids_its_run(server: TimedServer, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Stage, "_send", slow)
     result, _ = measure(open_loop(server, 50, 1, backend=backend), tmp_path)
     assert not result["selfcheck"]["valid"]
-    assert any("of a core" in reason for reason in result["selfcheck"]["reasons"])
+    # How much of a core it used depends on what else runs here; that it came late does not.
+    assert any("event-loop lag" in reason for reason in result["selfcheck"]["reasons"])
     assert result["verdict"]["verdict"] == "insufficient"
 
 
@@ -127,7 +128,7 @@ def test_interrupted_run_leaves_a_valid_result(server: TimedServer, tmp_path: Pa
         assert 50 < told["left_s"] < 60
         assert 0.02 < told["ttft_s"] < 1
         running.send_signal(how)
-        assert running.wait(timeout=20) == 11
+        assert running.wait(timeout=60) == 11
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["partial"], result["stopped"]) == (True, f"{how.name} was received")
     assert 1.5 < result["window"]["seconds"] < 10

@@ -26,6 +26,18 @@ PORTS = (8000, 9091, 9093, 9100, 9400, 3000)
 UNITS = {"gpu-cdi-ready.service", *(f"{name}.service" for name in CONTAINERS)}
 PASSWORD = "lab-only-password"
 EDITED = {"prometheus_retention_time": "14d"}
+# Its own stop is under way when the container before it is killed; the drop-in goes with it.
+SLOW_CDI_STOP = """
+mkdir /run/systemd/system/gpu-cdi-ready.service.d
+cat >/run/systemd/system/gpu-cdi-ready.service.d/slow.conf <<'END'
+[Service]
+ExecStop=
+ExecStop=/bin/sleep 3
+ExecStop=/usr/local/libexec/vllm-node/gpu-cdi-ready --remove
+ExecStopPost=/bin/rm -r /run/systemd/system/gpu-cdi-ready.service.d
+END
+systemctl daemon-reload
+"""
 ROTATED = {**EDITED, "grafana_admin_password": 'a "new" one \\ $HOME'}
 
 
@@ -275,6 +287,7 @@ def test_teardown_works_with_a_wedged_container_and_without_the_registry(
     life: Nodes, bare_trees: dict[str, dict[str, str]], first_run: Run
 ) -> None:
     for name in NAMES:
+        life.shell(name, SLOW_CDI_STOP)
         life.shell(name, "kill -STOP $(podman top vllm-tiny hpid | tail -n +2)")
     life.lab.stop_registry()
     try:

@@ -26,6 +26,7 @@ COMPLETE = "complete"
 SPILL_READS = 512
 SWEEP_S = 0.05
 READ_BYTES = 16384
+_CLOSE_NS = 2 * NS
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,9 @@ class Client:
         self._sweeper.cancel()
         for connection in list(self._all):
             connection.close()
-        # The loop tells of the end of each connection in a later turn.
-        while self._all:
+        # The loop tells of the end of each connection in a later turn; a result must not wait for one that it forgot.
+        ends = now_ns() + _CLOSE_NS
+        while self._all and now_ns() < ends:
             await asyncio.sleep(0.001)
 
     def _take(self, now: int) -> Connection | None:

@@ -97,29 +97,35 @@ class Teardown:
         """Stop everything; what does not stop in time is killed. The files are still there, so systemd can."""
         containers, plain = self.services()
         pulls = self.run("systemctl", "list-units", "--plain", "--no-legend", "vllm-node-pull-*")[1]
-        units = containers + plain + [line.split()[0] for line in pulls.splitlines() if line.strip()]
+        containers += [line.split()[0] for line in pulls.splitlines() if line.strip()]
         if self.dry:
             return
-        if units:
-            self.stop_units(units)
+        if containers or plain:
+            self.run("systemctl", "stop", "--no-block", self.args["target"], *containers, *plain)
+            # What containers need stops after them, and its own stop takes away what it made: it has its own time.
+            for units in (containers, plain):
+                self.end(units)
         self.run("systemctl", "disable", "--quiet", self.args["target"])
 
-    def stop_units(self, units):
-        self.run("systemctl", "stop", "--no-block", self.args["target"], *units)
-        end = time.monotonic() + self.args["stop_limit_s"]
-        while self.active(units) and time.monotonic() < end:
-            time.sleep(0.5)
+    def end(self, units):
+        """Wait until these units have stopped; kill those that do not in time."""
+        self.wait_until_stopped(units, self.args["stop_limit_s"])
         for unit in self.active(units):
             self.run("systemctl", "kill", "--signal=SIGKILL", unit)
             self.run("podman", "kill", "--signal=KILL", unit[: -len(".service")], limit_s=20)
-        end = time.monotonic() + 30
-        while self.active(units) and time.monotonic() < end:
-            time.sleep(0.5)
+        self.wait_until_stopped(units, 30)
         for unit in self.active(units):
             self.left.append("%s still runs after SIGKILL" % unit)
 
+    def wait_until_stopped(self, units, limit_s):
+        end = time.monotonic() + limit_s
+        while self.active(units) and time.monotonic() < end:
+            time.sleep(0.5)
+
     def active(self, units):
         """Those of `units` that still do something."""
+        if not units:
+            return []
         text = self.run("systemctl", "show", "-p", "Id,ActiveState", *units)[1]
         found = []
         for block in text.split("\n\n"):
