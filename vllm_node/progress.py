@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
@@ -35,6 +36,8 @@ _LOG_EVERY_S = 10.0
 _LOG_SILENCE_S = 30.0
 
 _STYLE = {"changed": "yellow", "failed": "bold red", "unreachable": "bold red", "ignored": "yellow"}
+# Between the columns of the live region. What a task says stands below its row, whole, where the row has no room.
+_GAPS = 6
 # These only lead to other tasks, which are told themselves.
 _NOT_TOLD = ("include_role", "include_tasks", "import_role", "import_tasks", "meta")
 
@@ -230,10 +233,14 @@ class LiveView:
         grid.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column(ratio=3, overflow="ellipsis", no_wrap=True)
+        below = []
         for host, row in list(self._rows.hosts.items()):
             if row.state is None:
-                grid.add_row(Text(host), Text(row.label), Text(elapsed(now - row.since)), Text(row.line))
+                cells = [host, row.label, elapsed(now - row.since), row.line]
+                if sum(map(cell_len, cells)) + _GAPS > self._console.width:
+                    below.append(Text(f"  {host}: {cells.pop()}"))
+                grid.add_row(*map(Text, cells))
             else:
                 style = _STYLE.get(row.state, "dim")
                 grid.add_row(Text(host), Text(row.label, style="dim"), Text(row.state, style=style), Text(""))
-        return Group(self._spinner, grid)
+        return Group(self._spinner, grid, *below)

@@ -1,4 +1,4 @@
-"""What runs where on a node and what its models answered: the end of a bring-up."""
+"""What runs where on a node, what its models answered, and how fast they are: the end of a bring-up."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vllm_node.smoke import line
+
 
 @dataclass
 class Report:
-    """rows: {unit, state, image, digest, address}; answers: {model, text, tokens (from the server's usage)}."""
+    """What a bring-up has come to.
+
+    rows: {unit, state, image, digest, address}; answers: {model, text, tokens (from the server's usage)}; measurements:
+    those of `vllm_node.smoke`, as dictionaries.
+    """
 
     host: str
     rows: list[dict[str, str]] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
     question: str = ""
+    measurements: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def build(
@@ -27,9 +34,9 @@ class Report:
         units: Sequence[Mapping[str, Any]],
         states: Mapping[str, Mapping[str, Any]],
         lock: Mapping[str, Mapping[str, Any]],
-        answers: Sequence[Mapping[str, Any]],
+        answers: Sequence[Mapping[str, Any] | None],
     ) -> Report:
-        """Put together what the roles staged, what systemd said, and the replies of the API."""
+        """Put together what the roles staged, what systemd said, and what the models answered (None: nothing)."""
         rows = []
         for unit in units:
             image = lock.get(unit.get("image", ""), {})
@@ -42,21 +49,15 @@ class Report:
                     "address": unit.get("address", ""),
                 }
             )
-        return cls(host, rows, [_answer(each["json"]) for each in answers if "json" in each])
+        return cls(host, rows, [dict(each) for each in answers if each])
 
     def as_dict(self) -> dict[str, Any]:
         """For a program."""
         return asdict(self)
 
 
-def _answer(reply: Mapping[str, Any]) -> dict[str, Any]:
-    choice = reply["choices"][0]
-    said = choice["message"]["content"] if "message" in choice else choice["text"]
-    return {"model": reply["model"], "text": said or "", "tokens": reply["usage"]["completion_tokens"]}
-
-
 def text(report: Report, width: int = 140) -> str:
-    """The report as a table and the answers below it."""
+    """The report as a table, and below it the answers and the measurements."""
     table = Table(title=f"{report.host}: what runs where", title_justify="left")
     for column in ("unit", "state", "address", "image", "digest"):
         table.add_column(column, no_wrap=column != "image", overflow="fold")
@@ -70,4 +71,7 @@ def text(report: Report, width: int = 140) -> str:
     for answer in report.answers:
         console.print(f"{report.host} was asked: {report.question}")
         console.print(f"{answer['model']} answered ({answer['tokens']} tokens): {answer['text'].strip()!r}")
+    for told in report.measurements:
+        # Whole, whatever its length: it ends with a path.
+        console.print(f"{report.host}: {line(told)}", soft_wrap=True)
     return out.getvalue().rstrip()

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import ansible_runner
 
+from vllm_node.bench.interrupt import ACTIONS
 from vllm_node.paths import project_root
 
 # How often ansible-runner looks whether the run is to be cancelled. Its own default is 5 s.
@@ -347,9 +348,11 @@ class PlaybookRun:
         self._reader = EventReader()
         self._thread = threading.Thread(target=self._work, name="ansible-runner", daemon=True)
         self._ansible_pid: int | None = None
+        self._action = ""
+        self._in_order = False
         self._cancel = threading.Event()
         self._kill = threading.Event()
-        self._terminated_at: float | None = None
+        self._signalled: dict[signal.Signals, float] = {}
         self._over = False
 
     def __enter__(self) -> PlaybookRun:
@@ -365,9 +368,15 @@ class PlaybookRun:
             self.cancel()
         self._thread.join()
 
-    def cancel(self) -> None:
-        """End the run: Ansible first gets the chance to stop its workers."""
-        self._cancel.set()
+    def cancel(self) -> bool:
+        """End the run: Ansible first gets the chance to stop its workers.
+
+        True when the task that runs ends in order: it is waited for, however long it takes.
+        """
+        if not self._cancel.is_set():
+            self._in_order = self._action in ACTIONS
+            self._cancel.set()
+        return self._in_order
 
     def kill(self) -> None:
         """End the run at once. A worker may outlive it."""
@@ -440,6 +449,8 @@ class PlaybookRun:
     def _on_event(self, raw: dict[str, Any]) -> bool:
         if raw.get("pid") and self._ansible_pid is None:
             self._ansible_pid = int(raw["pid"])
+        if raw.get("event") == "playbook_on_task_start":
+            self._action = str((raw.get("event_data") or {}).get("task_action") or "").rpartition(".")[2]
         for event in self._reader.read(raw):
             self._queue.put(event)
         return False  # the event is not kept in a file
@@ -452,13 +463,23 @@ class PlaybookRun:
         """
         if not self._cancel.is_set():
             return False
-        if self._kill.is_set() or self._ansible_pid is None:
+        if self._ansible_pid is None:
             return True
-        if self._terminated_at is None:
-            self._terminated_at = time.monotonic()
+        if self._in_order and not self._kill.is_set():
+            self._signal(signal.SIGINT)
+            return False
+        # A task that was to end in order has its workers still, so even a kill leaves Ansible the time to end them.
+        at_once = self._kill.is_set() and not self._in_order
+        return self._signal(signal.SIGTERM) > _GRACE_S or at_once
+
+    def _signal(self, number: signal.Signals) -> float:
+        """Send this signal to Ansible, once; gives the seconds since then."""
+        assert self._ansible_pid is not None
+        if number not in self._signalled:
+            self._signalled[number] = time.monotonic()
             with contextlib.suppress(OSError):
-                os.kill(self._ansible_pid, signal.SIGTERM)
-        return time.monotonic() - self._terminated_at > _GRACE_S
+                os.kill(self._ansible_pid, number)
+        return time.monotonic() - self._signalled[number]
 
 
 def _write_private(path: Path, value: object) -> Path:

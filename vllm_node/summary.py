@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vllm_node import smoke
 from vllm_node.exit_codes import ExitCode
 from vllm_node.progress import elapsed, label
 from vllm_node.runner import (
@@ -30,6 +31,8 @@ _NO_TRACEBACK = "(traceback unavailable)"
 _ANSIBLE_CRASHED = 250
 # Lines kept to explain a run that ended before its first task.
 _KEPT_LINES = 60
+
+_MEASURED = {"pass": "green", "fail": "bold red", "insufficient": "yellow"}
 
 FailureKind: TypeAlias = Literal["validation", "certificate", "unreachable", "task"]
 
@@ -56,6 +59,7 @@ class HostSummary:
     rows: list[Mapping[str, Any]] = field(default_factory=list)
     question: str | None = None
     answers: list[Mapping[str, Any]] = field(default_factory=list)
+    measurements: list[Mapping[str, Any]] = field(default_factory=list)
     certificate: Mapping[str, Any] | None = None
     report_files: list[str] = field(default_factory=list)
 
@@ -64,6 +68,11 @@ class HostSummary:
         """The failure that ended the play for this host: the last one, since earlier ones were rescued."""
         ended_badly = self.counts.failed or self.counts.unreachable or not self.counted
         return self.failures[-1] if self.failures and ended_badly else None
+
+    @property
+    def below_slo(self) -> list[Mapping[str, Any]]:
+        """Measurements of this run that break the SLO."""
+        return [one for one in self.measurements if one.get("verdict") == "fail"]
 
 
 class Summary:
@@ -130,7 +139,9 @@ class Summary:
             return ExitCode.VALIDATION
         if "certificate" in kinds or any(self._not_clean(host) for host in self.hosts.values()):
             return ExitCode.LEFT_OVER
-        return ExitCode.OK if self._ended.rc == 0 else ExitCode.TASK_FAILED
+        if self._ended.rc != 0:
+            return ExitCode.TASK_FAILED
+        return ExitCode.SLO_FAILED if any(host.below_slo for host in self.hosts.values()) else ExitCode.OK
 
     def document(self) -> dict[str, Any]:
         """The whole summary for a machine. `findings`, `question`, `certificate` are null when not told."""
@@ -209,6 +220,9 @@ class Summary:
             for answer in host.answers:
                 _say(console, f"\n{name}: {_word(answer.get('model'))} was asked: {host.question}")
                 _say(console, f"{name}: it answered: {_printable(answer.get('text'))}")
+        for name, host in self.hosts.items():
+            for told in host.measurements:
+                _say(console, f"{name}: {smoke.line(told)}", style=_MEASURED.get(told["verdict"], ""))
 
     def _print_certificates(self, console: Console) -> None:
         for name, host in self.hosts.items():
@@ -281,7 +295,15 @@ class Summary:
             return self._failed(again)
         if code is ExitCode.LEFT_OVER:
             return self._left_over(again)
-        return []
+        return self._below_slo()
+
+    def _below_slo(self) -> list[str]:
+        return [
+            f"{name}: it is up and answers, but {one['instance']} does not keep what benchmark_slo promises. "
+            f"To see more: `vllm-node bench run {name} --instance {one['instance']}` with the same inventory."
+            for name, host in self.hosts.items()
+            for one in host.below_slo
+        ]
 
     def _failed(self, again: str) -> list[str]:
         steps: list[str] = []
@@ -440,6 +462,7 @@ def _take_our_keys(summary: Summary, host: HostSummary, result: Mapping[str, Any
                 told.rows.append(row)
         told.question = report.get("question") or told.question
         told.answers = report.get("answers") or told.answers
+        told.measurements = report.get("measurements") or told.measurements
     certificate = result.get("certificate")
     if isinstance(certificate, Mapping):
         host.certificate = certificate
@@ -470,6 +493,7 @@ def _host_document(host: HostSummary) -> dict[str, Any]:
         "rows": host.rows,
         "question": host.question,
         "answers": host.answers,
+        "measurements": host.measurements,
         "certificate": host.certificate,
         "report_files": host.report_files,
     }

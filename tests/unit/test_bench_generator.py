@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vllm_node.bench.generator import StageError, package, stage, told
+from vllm_node.bench.generator import Staged, StageError, package, stage, told
 
 PROGRESS = {"event": "progress", "rate_per_s": 2.0, "in_flight": 3, "waiting": 1.0, "ttft_s": 0.05, "left_s": 7.2}
 
@@ -38,7 +38,7 @@ class Node:
 def test_a_stage_is_watched_and_its_result_comes_back() -> None:
     node = Node([{"running": True, "progress": PROGRESS}, {"running": False}], {"result": {"schema": 1}})
     shown: list[str] = []
-    assert stage(node, {"name": "x"}, shown.append) == {"schema": 1}
+    assert stage(node, {"name": "x"}, shown.append).result == {"schema": 1}
     assert node.asked == ["begin", "look", "look", "collect"]
     assert "2.0 requests/s, 3 in flight, 1 waiting, first token after 50 ms, 7 s left" in shown[0]
 
@@ -48,6 +48,18 @@ def test_an_interrupted_stage_is_collected_before_anything_else() -> None:
     with pytest.raises(KeyboardInterrupt):
         stage(node, {}, print)
     assert node.asked == ["begin", "look", "collect"]
+
+
+def test_a_stage_that_is_to_end_is_collected_at_the_next_look() -> None:
+    node = Node([{"running": True, "progress": PROGRESS}] * 9, {"result": {"partial": True}, "no_pages": "too many"})
+    wishes = iter([False, False, True])
+    assert stage(node, {}, lambda _text: None, lambda: next(wishes)) == Staged({"partial": True}, None, "too many")
+    assert node.asked == ["begin", "look", "look", "collect"]
+
+
+def test_pages_come_back_as_the_generator_wrote_them() -> None:
+    node = Node([{"running": False}], {"result": {}, "pages": base64.b64encode(b"\x1f\x8b").decode()})
+    assert stage(node, {}, print).pages == b"\x1f\x8b"
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def test_everything_of_a_healthy_instance(module: Any, api: Site, model: Path) -
     assert unseen(found) == {"finished_last_minute": "no Prometheus was named to be asked"}
     # It only looks, and asks the model nothing.
     assert {words.split()[0] + " " + words.split()[1] for words in node.ran} == {
+        "journalctl --unit=vllm-node-load.service",
         "podman container",
         "podman image",
         "systemctl show",
@@ -248,6 +249,15 @@ def test_whether_others_use_the_instance(module: Any, recent: Any, activity: str
     if not recent:
         assert found["activity"]["finished_last_minute"] is None
         assert "has not scraped" in unseen(found)["finished_last_minute"]
+
+
+def test_the_journal_tells_when_a_load_of_ours_ended(module: Any, api: Site) -> None:
+    told = json.dumps({"__REALTIME_TIMESTAMP": str(round((time.time() - 42) * 1e6)), "MESSAGE": "x"})
+    found = take(module, Node({**PODMAN, "journalctl --unit=vllm-node-load.service --unit=vllm-node-peer.service": told}), api.url)
+    assert found["own_load_s_ago"] == pytest.approx(42, abs=5)
+    for nothing in ("", "-- No entries --", "{}"):
+        assert take(module, Node({**PODMAN, "journalctl": nothing}), api.url)["own_load_s_ago"] is None
+    assert take(module, Node(PODMAN), api.url)["own_load_s_ago"] is None
 
 
 def test_a_server_that_hangs_costs_only_its_own_answers_and_not_the_time(module: Any, api: Site) -> None:

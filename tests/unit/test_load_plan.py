@@ -54,6 +54,15 @@ def test_a_plan_has_sensible_defaults() -> None:
         ({"requests": {"kind": "file", "path": "no-such-file"}}, "requests.path names no file"),
         ({"requests": {"kind": "generated", "vocabulary": [5], "prompt_tokens": 0}}, "requests.prompt_tokens"),
         ({"api": "embeddings"}, "api should be one of completions, chat"),
+        ({"parameters": {"model": "other"}}, "parameters.model cannot be given: the engine sets it"),
+        ({"parameters": {"stream": False}}, "parameters.stream cannot be given"),
+        ({"parameters": {"stream_options": {}}}, "parameters.stream_options cannot be given"),
+        ({"parameters": {"prompt": "x"}}, "parameters.prompt cannot be given: it is the requests'"),
+        ({"parameters": {"messages": []}}, "parameters.messages cannot be given"),
+        ({"parameters": {"max_completion_tokens": 5}}, "parameters.max_completion_tokens cannot be given: lengths are"),
+        ({"parameters": {"n": 2}}, "parameters.n cannot be given: a request is to have one answer"),
+        ({"parameters": {"echo": True}}, "parameters.echo cannot be given"),
+        ({"parameters": {"follows_after_s": 1}}, "parameters.follows_after_s cannot be given: it is no field of the API"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], words: str) -> None:

@@ -37,6 +37,12 @@ class Node:
     def run(self, state: str, **more: Any) -> dict[str, Any]:
         return run_module(self.module, self.capsys, state=state, **more)
 
+    def sent(self, text: str) -> str:
+        """A file that was copied to the node."""
+        path = self.root / "sent"
+        path.write_text(text)
+        return str(path)
+
     def begin(self, **more: Any) -> dict[str, Any]:
         return self.run("begin", reference=REFERENCE, generator=tar(), plan={"name": "x"}, **more)
 
@@ -48,11 +54,16 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_stage_runs_in_the_pinned_image_with_what_it_needs_and_nothing_else(node: Node) -> None:
-    assert node.begin(cpus="6-7", files={"trace.txt": "1"})["running"] is True
+    sent = node.sent("1")
+    assert node.begin(cpus="6-7", sent={"trace.txt": sent})["running"] is True
     assert json.loads((node.folder / "plan.json").read_text()) == {"name": "x"}
     assert (node.folder / "trace.txt").read_text() == "1"
+    assert not Path(sent).exists()
+    assert node.folder.stat().st_mode & 0o777 == 0o700
     assert (node.folder / "vllm_node/load/run.py").exists()
-    (words,) = calls(node.root / "bin", "systemd-run")
+    probe, words = calls(node.root / "bin", "systemd-run")
+    assert probe[-1] == "true"
+    assert "--property=CPUSchedulingPolicy=rr" in words
     assert {"--pull=never", "--read-only", "--cap-drop=all", "--property=CPUAffinity=6-7", REFERENCE} <= set(words)
     assert any(word.startswith("--property=RuntimeMaxSec=") for word in words)
 
@@ -62,13 +73,24 @@ def test_two_loads_do_not_measure_each_other(node: Node) -> None:
     told = node.begin()
     assert told["failed"] is True
     assert "runs already" in told["msg"]
+    assert "systemctl stop vllm-node-load.service" in told["msg"]
     assert calls(node.root / "bin", "systemd-run") == []
 
 
 def test_a_file_cannot_be_put_elsewhere(node: Node) -> None:
-    node.begin(files={"../../escaped": "x"})
+    node.begin(sent={"../../escaped": node.sent("x")})
     assert (node.folder / "escaped").exists()
     assert not (node.root.parent / "escaped").exists()
+
+
+def test_what_cannot_begin_leaves_nothing(node: Node) -> None:
+    told = node.begin(sent={"requests.jsonl": str(node.root / "nowhere")})
+    assert told["failed"] is True
+    assert "nowhere" in told["msg"]
+    assert not node.folder.exists()
+    program(node.root / "bin", "systemd-run", "echo no such image >&2; exit 1")
+    assert "no such image" in node.begin()["msg"]
+    assert not node.folder.exists()
 
 
 def test_the_last_word_is_told_whatever_else_was_said(node: Node) -> None:
@@ -98,3 +120,26 @@ def test_without_a_result_its_last_words_are_given(node: Node) -> None:
     told = node.run("collect")
     assert "result" not in told
     assert told["said"] == "plan: rate is wrong"
+
+
+def test_pages_of_metrics_come_back_up_to_a_size(node: Node) -> None:
+    node.begin()
+    assert node.run("collect")["no_pages"] == "the generator kept no pages of metrics"
+    node.begin()
+    (node.folder / "out/metrics.jsonl.gz").write_bytes(b"pages")
+    told = node.run("collect")
+    assert base64.b64decode(told["pages"]) == b"pages"
+    assert "no_pages" not in told
+    node.module.MOST_PAGES_BYTES = 4
+    node.begin()
+    (node.folder / "out/metrics.jsonl.gz").write_bytes(b"pages")
+    told = node.run("collect")
+    assert "at most 0 are brought back" in told["no_pages"]
+    assert "pages" not in told
+
+
+def test_where_the_node_refuses_real_time_it_runs_without(node: Node) -> None:
+    program(node.root / "bin", "systemd-run", 'for word; do [ "$word" != --wait ] || exit 1; done')
+    assert node.begin()["running"] is True
+    _, words = calls(node.root / "bin", "systemd-run")
+    assert not any("CPUScheduling" in word for word in words)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vllm_node.report import Report, text
+from vllm_node.smoke import Measurement, Verdict
 
 DIGEST = "sha256:0123456789abcdef" + "0" * 48
 LOCK = {"vllm": {"repository": "registry:5000/vllm/vllm-openai", "tag": "v1", "digest": DIGEST}}
@@ -18,12 +19,11 @@ UNITS = [
 STATES = {"vllm-chat.service": {"state": "ready"}, "gpu-cdi-ready.service": {"state": "loading"}}
 
 
-def chat(content: str | None = "4", tokens: int = 1) -> dict[str, Any]:
-    reply = {"model": "chat", "choices": [{"message": {"content": content}}], "usage": {"completion_tokens": tokens}}
-    return {"json": reply}
+def said(text: str = "4", tokens: int = 1) -> dict[str, Any]:
+    return {"model": "chat", "text": text, "tokens": tokens}
 
 
-def build(*answers: dict[str, Any]) -> Report:
+def build(*answers: dict[str, Any] | None) -> Report:
     report = Report.build("node-a", UNITS, STATES, LOCK, list(answers))
     report.question = "2+2?"
     return report
@@ -42,35 +42,37 @@ def test_each_unit_has_a_row_and_a_plain_unit_no_image() -> None:
     ]
 
 
-def test_answers_are_read_from_both_apis_and_a_failed_request_has_none() -> None:
-    completion = {"model": "base", "choices": [{"text": " four"}], "usage": {"completion_tokens": 2}}
-    report = build(chat(), {"json": completion}, {"status": -1, "msg": "refused"})
-    assert report.answers == [
-        {"model": "chat", "text": "4", "tokens": 1},
-        {"model": "base", "text": " four", "tokens": 2},
-    ]
-
-
-def test_an_answer_without_content_is_empty_and_keeps_its_tokens() -> None:
-    assert build(chat(None, 32)).answers == [{"model": "chat", "text": "", "tokens": 32}]
+def test_an_instance_that_gave_no_answer_has_none() -> None:
+    assert build(said(), None).answers == [said()]
 
 
 @pytest.mark.parametrize(
-    "said", ["[bold]no[/bold] markup", "[/closed]", "a :fire: of one's own", "[link=http://x]y[/link]"]
+    "words", ["[bold]no[/bold] markup", "[/closed]", "a :fire: of one's own", "[link=http://x]y[/link]"]
 )
-def test_the_model_is_quoted_as_it_spoke(said: str) -> None:
-    assert repr(said) in text(build(chat(said)))
+def test_the_model_is_quoted_as_it_spoke(words: str) -> None:
+    assert repr(words) in text(build(said(words)))
 
 
 def test_the_page_names_units_states_places_and_short_digests() -> None:
-    page = text(build(chat()), width=160)
+    page = text(build(said()), width=160)
     for word in ("node-a", "vllm-chat.service", "ready", "loading", "http://127.0.0.1:8000", "0123456789ab", "2+2?"):
         assert word in page
     assert "0123456789abc" not in page
 
 
+def test_the_page_ends_with_a_whole_line_for_each_measurement() -> None:
+    report = build(said())
+    path = "/var/lib/runs/" + "a-long-name/" * 20 + "report.html"
+    before = {"verdict": "pass", "measured_at": "2026-11-30T05:10:00+00:00", "report": path}
+    report.measurements = [Measurement("chat", reason="it has not [b]started[/b]", before=Verdict(**before)).as_dict()]
+    assert text(report, width=80).splitlines()[-1] == (
+        "node-a: chat: not measured: it has not [b]started[/b]; last measured 2026-11-30 05:10 UTC: PASS; "
+        f"report: {path}"
+    )
+
+
 def test_a_program_gets_the_same() -> None:
-    known = json.loads(json.dumps(build(chat()).as_dict()))
+    known = json.loads(json.dumps(build(said()).as_dict()))
     assert known["host"] == "node-a"
     assert known["answers"][0]["tokens"] == 1
     assert known["rows"][0]["digest"] == DIGEST

@@ -56,12 +56,13 @@ def tasks(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def names_in(files: list[Path]) -> list[str]:
-    """Variables that tasks set: registered results and `vars:`."""
+    """Variables that tasks set: registered results and `vars:`, less what they hand to another role by its own names."""
     found: list[str] = []
     for path in files:
         for task in tasks(read(path)):
+            other = (task.get("ansible.builtin.include_role") or task.get("ansible.builtin.import_role") or {}).get("name")
             found += [task["register"]] if "register" in task else []
-            found += list(task.get("vars") or {})
+            found += [name for name in task.get("vars") or {} if not (other and name.startswith(f"{other}_"))]
     return found
 
 
@@ -142,6 +143,13 @@ def test_a_variable_with_another_name_is_told(tmp_path: Path) -> None:
         "- block:\n    - x:\n      register: result\n      vars: {_in: 1, r_x: 2, port: 3}\n"
     )
     assert strangers("r", names_in([tmp_path / "main.yml"])) == ["result", "port"]
+
+
+def test_only_the_names_of_the_role_that_is_called_are_handed_to_it(tmp_path: Path) -> None:
+    (tmp_path / "main.yml").write_text(
+        "- ansible.builtin.include_role: {name: other}\n  vars: {other_x: 1, r_x: 2, _in: 3, third_x: 4}\n"
+    )
+    assert strangers("r", names_in([tmp_path / "main.yml"])) == ["third_x"]
 
 
 @pytest.mark.parametrize(

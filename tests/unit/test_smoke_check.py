@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.unit.model_server import Model, serving
 from tests.unit.role_code import load, run_module
 from tests.unit.web import nobody
 
@@ -22,60 +21,16 @@ FAULTS = {
     "no end": "a stream comes in pieces and ends",
     "other text in streams": "a stream brings the same text",
     "takes any key": "a wrong key is refused",
+    "has no chat": "the question is answered",
+    "says nothing": "the question is answered",
 }
-
-
-class Model:
-    """A server that does all right but for its fault."""
-
-    def __init__(self) -> None:
-        self.fault, self.answered, self.url = "", 0, ""
-
-    def answer(self, path: str, body: dict[str, Any], key: str) -> tuple[int, str]:
-        if path == "/v1/models":
-            return 200, json.dumps({"data": [{"id": "other" if self.fault == "lists another" else "chat"}]})
-        if "wrong" in key and self.fault != "takes any key":
-            return 401, "{}"
-        if body["model"] != "chat" and self.fault != "takes any model":
-            return 404, "{}"
-        self.answered += 1
-        text = f"one two {self.answered}" if self.fault == "answers anew" else "one two"
-        prompt = body["prompt"]
-        tokens = len(prompt) if isinstance(prompt, list) else 3
-        usage = {"prompt_tokens": tokens, "completion_tokens": body["max_tokens"] - (self.fault == "counts wrong")}
-        if not body.get("stream"):
-            return 200, json.dumps({"choices": [{"text": text}], "usage": usage})
-        words = [text] if self.fault == "one piece" else [text[:4], text[4:]]
-        if self.fault == "other text in streams":
-            words.append(" three")
-        events = [json.dumps({"choices": [{"text": word}]}) for word in words]
-        ends = [] if self.fault == "no end" else ["[DONE]"]
-        return 200, "".join(f"data: {event}\n\n" for event in [*events, json.dumps({"choices": [], "usage": usage}), *ends])
+QUESTION = "What is a GPU node for?"
 
 
 @pytest.fixture
 def model() -> Iterator[Model]:
-    made = Model()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-            status, text = made.answer(self.path, body, self.headers.get("Authorization") or "")
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        do_POST = do_GET  # noqa: N815 - named by the library
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        made.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with serving(Model()) as made:
         yield made
-        server.shutdown()
 
 
 def failed(capsys: pytest.CaptureFixture[str], url: str, **more: Any) -> dict[str, str]:
@@ -94,7 +49,42 @@ def test_a_good_server_passes(model: Model, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_seen_by_its_check(model: Model, capsys: pytest.CaptureFixture[str], fault: str) -> None:
     model.fault = fault
-    assert FAULTS[fault] in failed(capsys, model.url, has_key=True, key="right")
+    assert FAULTS[fault] in failed(capsys, model.url, has_key=True, key="right", question=QUESTION)
+
+
+@pytest.mark.parametrize("turn", range(1, 5))
+def test_one_answer_that_was_turned_by_its_batch_is_no_fault(
+    model: Model, capsys: pytest.CaptureFixture[str], turn: int
+) -> None:
+    model.fault, model.turn = "turned once", turn
+    assert failed(capsys, model.url) == {}
+
+
+def test_a_question_is_answered_by_the_api_that_is_asked_for(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("roles/smoke/library/smoke_check.py")
+    by_chat = run_module(module, capsys, url=model.url, model="chat", question=QUESTION, max_tokens=5)["answer"]
+    assert by_chat == {"model": "chat", "text": f"an answer to {QUESTION}", "tokens": 5}
+    completed = run_module(module, capsys, url=model.url, model="chat", question=QUESTION, api="completions")["answer"]
+    assert completed == {"model": "chat", "text": "one two", "tokens": 32}
+    assert run_module(module, capsys, url=model.url, model="chat")["answer"] is None
+
+
+def test_an_answer_without_content_is_empty_and_keeps_its_tokens() -> None:
+    module = load("roles/smoke/library/smoke_check.py")
+
+    class Thinks:
+        def ask(self, *_: Any) -> Any:
+            said = {"model": "chat", "choices": [{"message": {"content": None}}], "usage": {"completion_tokens": 32}}
+            return module.Answer(200, json.dumps(said))
+
+    assert module.answer_to("x", Thinks(), "chat", "chat", 32)[0] == {"model": "chat", "text": "", "tokens": 32}
+
+
+def test_another_program_at_the_port_is_told_and_breaks_nothing(capsys: pytest.CaptureFixture[str], model: Model) -> None:
+    module = load("roles/smoke/library/smoke_check.py")
+    assert module.Answer(200, '["a list"]').data() == {}
+    model.fault = "lists another"
+    assert failed(capsys, model.url)["the model is listed"] == "other"
 
 
 def test_without_a_key_that_check_does_not_apply(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

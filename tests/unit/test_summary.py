@@ -25,6 +25,7 @@ from vllm_node.runner import (
     Stats,
     Tick,
 )
+from vllm_node.smoke import Measurement
 from vllm_node.summary import Summary, failure_text
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -96,6 +97,52 @@ def test_a_report_that_comes_twice_is_shown_once() -> None:
 def test_a_report_in_a_loop_item_and_for_another_host_is_found() -> None:
     summary = summary_of(result("ok", results=[{"vllm_node_report": {**REPORT, "host": "n2"}}]), ok=1)
     assert summary.document()["hosts"]["n2"]["answers"][0]["model"] == "tiny"
+
+
+def with_measurements(*verdicts: str | None, **more: Any) -> Summary:
+    """The summary of a bring-up whose instances have these verdicts."""
+    told = [
+        Measurement(f"i{number}", one, "why", 0.1, 0.02, 1.0, "2026-11-30T05:10:00+00:00", "/r.html").as_dict()
+        for number, one in enumerate(verdicts)
+    ]
+    report = {**REPORT, "measurements": told}
+    return summary_of(result("ok", vllm_node_report=report), ok=3, changed=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (["pass"], ExitCode.OK),
+        (["insufficient"], ExitCode.OK),
+        ([None], ExitCode.OK),
+        (["fail"], ExitCode.SLO_FAILED),
+        (["pass", None, "fail", "insufficient"], ExitCode.SLO_FAILED),
+    ],
+)
+def test_a_bring_up_is_as_good_as_the_worst_verdict_but_not_for_want_of_one(
+    verdicts: list[str | None], code: ExitCode
+) -> None:
+    summary = with_measurements(*verdicts)
+    assert summary.exit_code is code
+    document = summary.document()
+    assert document["exit_code"] == int(code)
+    assert [one["verdict"] for one in document["hosts"]["n1"]["measurements"]] == verdicts
+
+
+def test_measurements_are_told_one_a_line_and_a_broken_slo_with_the_next_step() -> None:
+    text = printed(with_measurements("pass", "fail", None))
+    assert "n1: i0: PASS, measured 2026-11-30 05:10 UTC; why; TTFT p95 100 ms (measured), " in text
+    assert "n1: i1: FAIL, measured" in text
+    assert "n1: i2: not measured: why; no earlier verdict is known here\n" in text
+    assert "n1: it is up and answers, but i1 does not keep what benchmark_slo promises." in text
+    assert "`vllm-node bench run n1 --instance i1`" in text
+    assert text.count("promises") == 1
+    assert "promises" not in printed(with_measurements("pass", "insufficient"))
+
+
+def test_a_task_that_failed_weighs_more_than_a_broken_slo() -> None:
+    summary = with_measurements("fail", rc=2, failed=1)
+    assert summary.exit_code is ExitCode.TASK_FAILED
 
 
 def test_preflight_text_is_shown_as_it_is_and_says_that_nothing_changed() -> None:

@@ -7,6 +7,7 @@ import io
 import tarfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,26 @@ class StageError(Exception):
     """A stage gave no result; the text has what the node or the generator said."""
 
 
-def stage(module: Module, plan: Mapping[str, Any], show: Callable[[str], None], **more: Any) -> dict[str, Any]:
-    """Run one stage and give the generator's result, a partial one when it was cut off.
+@dataclass(frozen=True)
+class Staged:
+    """What a stage gave: the generator's result, and the server's pages of metrics (gzip), None with the reason."""
 
-    `more` goes to the module as it is: `reference` of the image, `files` beside the plan, `cpus`, `limit_s`.
+    result: dict[str, Any]
+    pages: bytes | None = None
+    no_pages: str = "nobody kept pages of the server's metrics"
+
+
+def stage(
+    module: Module,
+    plan: Mapping[str, Any],
+    show: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False,
+    **more: Any,
+) -> Staged:
+    """Run one stage and give what came of it, a partial result when it was cut off.
+
+    The stage is ended early once `stopped` says so; it is asked between two looks at the node. `more` goes to the
+    module: `reference` of the image, `cpus`, `limit_s`, and `files` beside the plan, by name, which are sent first.
 
     Raises:
         StageError: there is no result.
@@ -31,18 +48,21 @@ def stage(module: Module, plan: Mapping[str, Any], show: Callable[[str], None], 
     _good(module(state="begin", generator=package(), plan=dict(plan), **more))
     started_at = time.monotonic()
     try:
-        while True:
+        while not stopped():
             look = _good(module(state="look"))
             if not look["running"]:
                 break
             show(f"{time.monotonic() - started_at:.0f} s: {told(look['progress'])}")
+        else:
+            show("interrupted: the stage is ended, and what was measured is kept")
     finally:
         # Also when somebody interrupts: the generator then writes what it has, and the node is left clean.
         collected = module(state="collect")
     if "result" not in _good(collected):
         raise StageError(f"the generator gave no result; its last words:\n{collected.get('said')}")
-    result: dict[str, Any] = collected["result"]
-    return result
+    if "pages" in collected:
+        return Staged(collected["result"], base64.b64decode(collected["pages"]))
+    return Staged(collected["result"], None, collected.get("no_pages", Staged.no_pages))
 
 
 def _good(answer: dict[str, Any]) -> dict[str, Any]:

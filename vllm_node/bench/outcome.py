@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vllm_node.bench import agreement
 from vllm_node.bench.report import spread
 from vllm_node.bench.report.drawings import name_of
 from vllm_node.bench.stages import Turn
@@ -19,7 +20,10 @@ def steps(done: Sequence[tuple[Turn, Mapping[str, Any], Mapping[str, Any] | None
         step = found.setdefault(
             (turn.rate_per_s, turn.clients), {"rate_per_s": turn.rate_per_s, "clients": turn.clients, "repeats": []}
         )
-        step["repeats"].append({"repeat": turn.repeat, "order": turn.order, "client": client, "server": server})
+        told = agreement.story(client, server)
+        step["repeats"].append(
+            {"repeat": turn.repeat, "order": turn.order, "client": client, "server": server, "agreement": told}
+        )
     open_first = sorted(found, key=lambda key: (key[0] is None, key[0] or key[1] or 0))
     return [{**found[key], "summary": spread.summary(found[key])} for key in open_first]
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Turn:
-    """One stage: `rate_per_s` (open loop) or `clients` (closed loop), which `repeat` of it, its place in the order."""
+    """One stage: which `repeat` of its step, its place in the order, and its load.
+
+    That is `rate_per_s` (open loop) or `clients` (closed loop); with neither, arrivals are those of a trace.
+    """
 
     order: int
     repeat: int
@@ -19,18 +22,23 @@ class Turn:
     @property
     def name(self) -> str:
         """For people."""
-        load = f"{self.rate_per_s:g} requests/s" if self.rate_per_s is not None else f"{self.clients} clients"
+        load = "recorded arrivals" if self.clients is None else f"{self.clients} clients"
+        if self.rate_per_s is not None:
+            load = f"{self.rate_per_s:g} requests/s"
         return f"{load}, repeat {self.repeat}"
 
 
-def turns(rates: Sequence[float], clients: Sequence[int], repeats: int, seed: int) -> list[Turn]:
+def turns(
+    rates: Sequence[float], clients: Sequence[int], repeats: int, seed: int, *, trace: bool = False
+) -> list[Turn]:
     """All stages, repeat by repeat, each repeat in an order of its own (the first one from low to high).
 
-    Whatever drifts on the node meanwhile then hits every rate alike, and a benchmark that is cut off has looked at
-    each rate before it looks at one twice.
+    A `trace` is one step more. Whatever drifts on the node meanwhile then hits every rate alike, and a benchmark that
+    is cut off has looked at each rate before it looks at one twice.
     """
     steps: list[tuple[float | None, int | None]] = [(rate, None) for rate in sorted(set(rates))]
     steps += [(None, number) for number in sorted(set(clients))]
+    steps += [(None, None)] if trace else []
     found: list[Turn] = []
     for repeat in range(1, repeats + 1):
         ordered = list(steps)

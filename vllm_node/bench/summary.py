@@ -39,6 +39,19 @@ class BenchSummary(Summary):
         codes = {_CODES[told["verdict"]["verdict"]] for told in self._told.values()}
         return next((one for one in (ExitCode.SLO_FAILED, ExitCode.INSUFFICIENT) if one in codes), ExitCode.OK)
 
+    def _interrupted(self, again: str) -> list[str]:
+        """What an interrupt left. A report that was written has all there is to say."""
+        steps = [f"{name}: it ended early, and its report has what was measured until then." for name in self._told]
+        if steps:
+            return [*steps, f"To measure again: {again}."]
+        loads = [
+            f"{name}: a load may still run there, until its time is over; `systemctl stop vllm-node-load` ends it, and "
+            "warnings about load may be silenced for as long."
+            for name, host in self.hosts.items()
+            if host.running and host.running.startswith("benchmark: ")
+        ]
+        return [*loads, *super()._interrupted(again)]
+
     def document(self) -> dict[str, Any]:
         """The summary's document; each host has `verdict` and `reports`, null when the run did not come that far."""
         document = super().document()

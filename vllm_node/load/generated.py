@@ -77,8 +77,10 @@ def generated(plan: Plan, purpose: str, count: int) -> Iterator[Mapping[str, Any
 
 
 def _content(api: str, tokens: list[Any], asked: int, extra: Mapping[str, Any]) -> dict[str, Any]:
-    # The length is the workload's, so the model may not end before it.
-    return {**_prompt(api, tokens), "max_tokens": asked, "ignore_eos": True, **extra}
+    # The length is the workload's, so the model may not end before it; what it says then is often a token that ends a
+    # text, and such a one would have no text of its own.
+    going_on = {"ignore_eos": True, "skip_special_tokens": False}
+    return {**_prompt(api, tokens), "max_tokens": asked, **going_on, **extra}
 
 
 def _tokens(draw: random.Random, api: str, wanted: Requests, count: int) -> list[Any]:

@@ -19,6 +19,16 @@ from vllm_node.load.slo import Slo, slo
 from vllm_node.load.target import PATHS, Target
 from vllm_node.load.wire import Timeouts
 
+# Fields of a body that are no one else's: they say what is asked, or how the answer comes, which is what is measured.
+_OWN_FIELDS = {
+    **dict.fromkeys(("model", "stream", "stream_options"), "the engine sets it"),
+    **dict.fromkeys(("prompt", "messages", "prompt_embeds", "suffix"), "it is the requests'"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "ignore_eos"), "lengths are the requests'"),
+    **dict.fromkeys(("n", "best_of", "use_beam_search"), "a request is to have one answer"),
+    "echo": "the prompt would come back as the first token",
+    **dict.fromkeys(("cancel_after_s", "follows_after_s", "cut_by_generator"), "it is no field of the API"),
+}
+
 
 class PlanError(Exception):
     """What is wrong with a plan, all of it."""
@@ -180,6 +190,7 @@ def parse(document: object, folder: Path = Path()) -> Plan:
         source=document if isinstance(document, Mapping) else {},
     )
     top.end()
+    problems += parameter_problems(plan.parameters)
     if plan.arrivals.kind == "closed" and not problems:
         if plan.requests.path is None and plan.requests.count is None:
             problems.append("requests.count is missing: a closed loop needs to know how many requests to make")
@@ -190,6 +201,11 @@ def parse(document: object, folder: Path = Path()) -> Plan:
     if problems:
         raise PlanError(problems)
     return plan
+
+
+def parameter_problems(parameters: Mapping[str, Any]) -> list[str]:
+    """Why some of these cannot stand in each body."""
+    return [f"parameters.{name} cannot be given: {_OWN_FIELDS[name]}" for name in parameters if name in _OWN_FIELDS]
 
 
 def _path(folder: Path, text: str | None) -> str | None:

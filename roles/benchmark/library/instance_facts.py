@@ -32,6 +32,7 @@ facts:
     - "C(model): C(path), C(files) (sizes by name), C(config_sha256), C(facts) (vocabulary, special tokens, context)."
     - "C(activity): C(running) and C(waiting) requests now, C(finished_last_minute), and C(busy), which is true when one
       of these is not zero and null when the first two are not known."
+    - "C(own_load_s_ago): seconds since a load of C(load_run) or C(peer_run) ended here, null when there was none."
     - "C(unseen): a list of C(what) and C(why)."
   type: dict
   returned: always
@@ -41,6 +42,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import urllib.parse
 from functools import partial
 
@@ -136,6 +138,17 @@ def look_unit(host, unit):
     said = dict(line.partition("=")[::2] for line in answer.out.splitlines())
     restarts = said.get("NRestarts", "")
     return {"active": said.get("ActiveState"), "restarts": int(restarts) if restarts.isdigit() else None}
+
+
+def look_own_load(host):
+    """Seconds since a load of ours ended here, as the journal tells; None where it knows of none."""
+    units = ("--unit=vllm-node-load.service", "--unit=vllm-node-peer.service")
+    answer = host.run("journalctl", *units, "--boot", "--lines=1", "--output=json", "--no-pager")
+    try:
+        at_us = int(json.loads(answer.out.splitlines()[-1])["__REALTIME_TIMESTAMP"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    return max(0.0, time.time() - at_us / 1e6)
 
 
 def look_version(url, limit_s, api_key):
@@ -285,6 +298,7 @@ def take(host, args):
         "metrics": partial(look_metrics, url, limit_s, key),
         "finished_last_minute": partial(look_recent, args["prometheus_url"], args["instance"], limit_s),
     }
+    probes.start("own_load", partial(look_own_load, host))
     reasons = {}
     for what, question in questions.items():
         probes.start(what, partial(answered, question, reasons, what))
@@ -293,6 +307,7 @@ def take(host, args):
     late = {one["what"]: one["why"] for one in host.unseen_list()}
 
     facts = dict.fromkeys(TOP)
+    facts["own_load_s_ago"] = answers.get("own_load")
     facts["activity"] = dict.fromkeys(ACTIVITY)
     parts = {
         "container": ("image", "command", "started_at"),

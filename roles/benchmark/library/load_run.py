@@ -16,7 +16,7 @@ options:
   reference: {type: str, description: "The image: repository and digest. Needed for C(begin)."}
   generator: {type: str, description: The generator's package as a tar file in base64. Needed for C(begin).}
   plan: {type: dict, description: The plan of the stage. Needed for C(begin).}
-  files: {type: dict, default: {}, description: Further files beside the plan, by name.}
+  sent: {type: dict, default: {}, description: "Files of this node to be put beside the plan, by their names there."}
   cpus: {type: str, default: "", description: Cores that it may use, as systemd's C(CPUAffinity=) has them.}
   limit_s: {type: int, default: 3600, description: When the unit ends at the latest.}
   wait_s: {type: int, default: 10, description: How long C(look) waits.}
@@ -27,6 +27,8 @@ RETURN = r"""
 running: {description: Whether the unit still runs., type: bool, returned: always}
 progress: {description: The generator's last word., type: dict, returned: for C(look)}
 result: {description: Its C(result.json)., type: dict, returned: for C(collect), when there is one}
+pages: {description: "The server's pages of metrics, gzip in base64.", type: str, returned: for C(collect), or no_pages}
+no_pages: {description: Why there are no pages., type: str, returned: for C(collect), or pages}
 said: {description: Its last lines., type: str, returned: for C(collect)}
 """
 
@@ -40,43 +42,46 @@ import tarfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.load_unit import bring, container_words, is_running, must_be_the_only, run, unit_words
 
 UNIT = "vllm-node-load"
 FOLDER = "/run/" + UNIT
 POLL_S = 0.5
 # The generator writes what it has once it is told to stop.
 STOP_LIMIT_S = 60
-
-
-def run(*argv, limit_s=60):
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s)
-
-
-def is_running():
-    return run("systemctl", "is-active", "--quiet", UNIT + ".service").returncode == 0
+# An hour of pages is about half of that. All of it goes through the memory of both sides, several times over.
+MOST_PAGES_BYTES = 32 * 1024 * 1024
 
 
 def begin(args):
-    if is_running():
-        raise RuntimeError("%s.service runs already on this node: two loads would measure each other" % UNIT)
+    must_be_the_only(UNIT)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    os.makedirs(os.path.join(FOLDER, "out"))
+    try:
+        prepare(args)
+        start(args)
+    except BaseException:
+        # Nobody collects what did not begin.
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        raise
+
+
+def prepare(args):
+    # Requests may be somebody's own.
+    os.mkdir(FOLDER, 0o700)
+    os.mkdir(os.path.join(FOLDER, "out"))
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(args["generator"]))) as tar:
         tar.extractall(FOLDER)  # noqa: S202 - made by the action plugin of this project
-    for name, text in [("plan.json", json.dumps(args["plan"])), *args["files"].items()]:
-        with open(os.path.join(FOLDER, os.path.basename(name)), "w", encoding="utf-8") as handle:
-            handle.write(text)
-    affinity = ["--property=CPUAffinity=" + args["cpus"]] if args["cpus"] else []
+    with open(os.path.join(FOLDER, "plan.json"), "w", encoding="utf-8") as handle:
+        json.dump(args["plan"], handle)
+    bring(args["sent"], FOLDER)
+
+
+def start(args):
     done = run(
-        *("systemd-run", "--quiet", "--collect", "--unit=" + UNIT, "--property=RuntimeMaxSec=%d" % args["limit_s"]),
-        *("--property=TimeoutStopSec=%d" % STOP_LIMIT_S, "--property=LimitNOFILE=1048576", *affinity),
+        *unit_words(UNIT, args["limit_s"], STOP_LIMIT_S, args["cpus"]),
         "--property=StandardError=file:" + os.path.join(FOLDER, "progress.jsonl"),
-        *("podman", "run", "--rm", "--name", UNIT, "--label", "io.vllm-node.component=load", "--pull=never"),
-        *("--network=host", "--http-proxy=false", "--read-only", "--cap-drop=all", "--pids-limit=0", "--init"),
-        *("--security-opt=no-new-privileges", "--log-driver=none", "--stop-timeout=%d" % (STOP_LIMIT_S - 10)),
-        # The unit's limit of open files, and not podman's own, which some machines may not set.
-        *("--ulimit=host", "--tmpfs=/tmp", "--volume", FOLDER + ":/load:rw,Z", "--workdir=/load"),
-        *("--entrypoint", "python3", args["reference"]),
+        *container_words(UNIT, STOP_LIMIT_S),
+        *("--volume", FOLDER + ":/load:rw,Z", "--workdir=/load", "--entrypoint", "python3", args["reference"]),
         *("-m", "vllm_node.load", "run", "--plan", "/load/plan.json", "--out", "/load/out"),
     )
     if done.returncode != 0:
@@ -104,7 +109,7 @@ def last_word():
 
 
 def collect():
-    if is_running():
+    if is_running(UNIT):
         run("systemctl", "stop", UNIT + ".service", limit_s=STOP_LIMIT_S + 30)
     found = {"said": "\n".join(lines()[-15:])}
     try:
@@ -112,8 +117,23 @@ def collect():
             found["result"] = json.load(handle)
     except (OSError, ValueError):
         pass  # what it said is all there is
+    found.update(pages())
     shutil.rmtree(FOLDER, ignore_errors=True)
     return found
+
+
+def pages():
+    """What the generator kept of the server's metrics; a node without Prometheus has nothing else."""
+    path = os.path.join(FOLDER, "out/metrics.jsonl.gz")
+    try:
+        size = os.path.getsize(path)
+        if size > MOST_PAGES_BYTES:
+            limits = (size >> 20, MOST_PAGES_BYTES >> 20)
+            return {"no_pages": "the pages of metrics come to %d MiB, and at most %d are brought back" % limits}
+        with open(path, "rb") as handle:
+            return {"pages": base64.b64encode(handle.read()).decode()}
+    except OSError:
+        return {"no_pages": "the generator kept no pages of metrics"}
 
 
 def main():
@@ -123,7 +143,7 @@ def main():
             "reference": {"type": "str"},
             "generator": {"type": "str"},
             "plan": {"type": "dict"},
-            "files": {"type": "dict", "default": {}},
+            "sent": {"type": "dict", "default": {}},
             "cpus": {"type": "str", "default": ""},
             "limit_s": {"type": "int", "default": 3600},
             "wait_s": {"type": "int", "default": 10},
@@ -137,13 +157,15 @@ def main():
             module.exit_json(changed=False, running=True)
         if args["state"] == "collect":
             module.exit_json(changed=False, running=False, **collect())
-    except (RuntimeError, OSError, ValueError, tarfile.TarError) as error:
+    except OSError as error:
+        module.fail_json(msg="%s: %s" % (FOLDER, error))
+    except (RuntimeError, ValueError, tarfile.TarError, subprocess.SubprocessError) as error:
         module.fail_json(msg=str(error))
     end = time.monotonic() + args["wait_s"]
-    running = is_running()
+    running = is_running(UNIT)
     while running and time.monotonic() < end:
         time.sleep(POLL_S)
-        running = is_running()
+        running = is_running(UNIT)
     module.exit_json(changed=False, running=running, progress=last_word())
 
 

@@ -9,7 +9,7 @@ short_description: Ask an instance the few things that have to be right before i
 description:
   - The model is listed, an unknown one is refused, the same question has the same answer, a stream brings the same
     text in pieces and ends as it should, and usage counts the tokens that were asked for. With a key, a wrong one is
-    refused.
+    refused. With O(question), that is answered.
   - It changes nothing. Each check tells what was seen; the caller decides what a failure means.
 options:
   url: {type: str, required: true, description: Address of the instance.}
@@ -17,6 +17,9 @@ options:
   has_key: {type: bool, default: false, description: Whether the instance asks for a key.}
   key: {type: str, no_log: true, description: That key.}
   limit_s: {type: int, default: 120, description: How long one answer may take.}
+  question: {type: str, description: What the model is asked besides.}
+  api: {type: str, choices: [chat, completions], default: chat, description: By which API.}
+  max_tokens: {type: int, default: 32, description: How long that answer may be.}
 author: [vllm-node maintainers]
 """
 
@@ -24,6 +27,10 @@ RETURN = r"""
 checks:
   description: C(check), C(outcome) (pass, fail, not applicable) and C(seen) of each.
   type: list
+  returned: always
+answer:
+  description: C(model), C(text) and C(tokens) (by usage) of the answer to O(question); null when there is none.
+  type: dict
   returned: always
 """
 
@@ -33,9 +40,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.loopback import SilentError, ask
 
 TOKENS = 8
-PROMPT = "The node answers"
-# Ids that every vocabulary of a model that serves text has, and that are no special tokens in the usual ones.
-PROMPT_IDS = [300 + number for number in range(TOKENS)]
+# Ids that every vocabulary of a model that serves text has, and that are no special tokens in the usual ones. So few
+# fill no block of the prefix cache: each answer is computed alike.
+PROMPT = [300 + number for number in range(TOKENS)]
+# Others in the same batch may turn a close decision. Who answers at random never agrees with himself.
+MOST_ASKED = 4
 NOBODY = "vllm-node-smoke-no-such-model"
 
 
@@ -47,9 +56,10 @@ class Answer:
 
     def data(self):
         try:
-            return json.loads(self.text)
+            found = json.loads(self.text)
         except ValueError:
             return {}
+        return found if isinstance(found, dict) else {}
 
     def __str__(self):
         return "%s: %s" % (self.status or "no answer", " ".join(self.text.split())[:200])
@@ -99,6 +109,23 @@ def stream_of(answer):
     return text, pieces, usage or {}, bool(words) and words[-1] == "[DONE]"
 
 
+def answer_to(question, server, model, api, max_tokens):
+    """(the answer to a question, or None; what was seen)."""
+    body = {"model": model, "max_tokens": max_tokens, "temperature": 0}
+    if api == "chat":
+        reply = server.ask("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": question}]})
+    else:
+        reply = server.ask("/v1/completions", {**body, "prompt": question})
+    try:
+        found = reply.data()
+        choice, tokens = found["choices"][0], found["usage"]["completion_tokens"]
+        text = (choice["message"]["content"] if api == "chat" else choice["text"]) or ""
+        answer = {"model": found["model"], "text": text, "tokens": tokens}
+    except (KeyError, IndexError, TypeError):
+        return None, str(reply)
+    return answer, "%s tokens" % tokens
+
+
 def checks(server, model, has_key):
     """(what has to be so, whether it is, what was seen), one after the other."""
     listed = server.ask("/v1/models")
@@ -108,24 +135,29 @@ def checks(server, model, has_key):
     unknown = server.complete(NOBODY)
     yield "an unknown model is refused", unknown.status in (400, 404), str(unknown)
 
-    # The first answer fills the prefix cache; those after it are computed alike.
     first = server.complete(model)
-    second, third = server.complete(model), server.complete(model)
-    same = text_of(second) is not None and text_of(second) == text_of(third)
-    yield "the same question has the same answer", same, "%r and %r" % (text_of(second), text_of(third))
+    texts = [text_of(first), text_of(server.complete(model))]
+    while texts[-1] != texts[-2] and len(texts) < MOST_ASKED:
+        texts.append(text_of(server.complete(model)))
+    same = texts[-1] is not None and texts[-1] == texts[-2]
+    yield "the same question has the same answer", same, " and ".join(map(repr, texts))
 
-    usage = server.complete(model, prompt=PROMPT_IDS).data().get("usage") or {}
+    usage = first.data().get("usage") or {}
     counted = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    seen = "%s prompt and %s answer tokens, %d and %d were asked for" % (*counted, len(PROMPT_IDS), TOKENS)
-    yield "usage counts the tokens", counted == (len(PROMPT_IDS), TOKENS), seen
+    seen = "%s prompt and %s answer tokens, %d and %d were asked for" % (*counted, len(PROMPT), TOKENS)
+    yield "usage counts the tokens", counted == (len(PROMPT), TOKENS), seen
 
-    streamed = server.complete(model, stream=True, stream_options={"include_usage": True})
-    text, pieces, usage, done = stream_of(streamed)
-    good = streamed.status == 200 and done and pieces > 1 and usage.get("completion_tokens") == TOKENS
+    for _ in range(MOST_ASKED):
+        streamed = server.complete(model, stream=True, stream_options={"include_usage": True})
+        text, pieces, usage, done = stream_of(streamed)
+        good = streamed.status == 200 and done and pieces > 1 and usage.get("completion_tokens") == TOKENS
+        if not good or text in texts:
+            break
     end = "ended" if done else "no [DONE]"
     seen = "%d pieces, %s tokens by usage, %s" % (pieces, usage.get("completion_tokens"), end)
     yield "a stream comes in pieces and ends", good, seen if streamed.status == 200 else str(streamed)
-    yield "a stream brings the same text", good and text == text_of(third), "%r and %r" % (text, text_of(third))
+    seen = "%r in a stream, %r without" % (text, texts[-1])
+    yield "a stream brings the same text", good and text in texts, seen
 
     if has_key:
         refused = server.complete(model, key="vllm-node-smoke-wrong-key")
@@ -142,6 +174,9 @@ def main():
             "has_key": {"type": "bool", "default": False},
             "key": {"type": "str", "no_log": True},
             "limit_s": {"type": "int", "default": 120},
+            "question": {"type": "str"},
+            "api": {"type": "str", "choices": ["chat", "completions"], "default": "chat"},
+            "max_tokens": {"type": "int", "default": 32},
         },
         supports_check_mode=True,
     )
@@ -154,7 +189,12 @@ def main():
     if not args["has_key"]:
         seen = "the instance listens on loopback and asks for no key"
         found.append({"check": "a wrong key is refused", "outcome": "not applicable", "seen": seen})
-    module.exit_json(changed=False, checks=found)
+    answer = None
+    if args["question"]:
+        answer, seen = answer_to(args["question"], server, args["model"], args["api"], args["max_tokens"])
+        outcome = "pass" if answer and answer["tokens"] else "fail"
+        found.append({"check": "the question is answered", "outcome": outcome, "seen": seen})
+    module.exit_json(changed=False, checks=found, answer=answer)
 
 
 if __name__ == "__main__":

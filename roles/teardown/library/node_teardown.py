@@ -13,7 +13,12 @@ description:
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   target: {type: str, required: true, description: Name of the target.}
-  keep: {type: list, elements: str, default: [], description: "C(data) keeps volumes, C(images) keeps images."}
+  keep:
+    type: list
+    elements: str
+    default: []
+    description: "C(data) keeps volumes, C(images) keeps images, C(models) keeps models that were delivered."
+  remove: {type: list, elements: str, default: [], description: "C(packages) removes the packages that were installed."}
   stop_limit_s: {type: int, default: 180, description: How long units may take to stop before they are killed.}
 author: [vllm-node maintainers]
 """
@@ -23,6 +28,10 @@ removed: {description: What was removed., type: list, returned: always}
 left: {description: "What could not be removed, with the reason.", type: list, returned: always}
 kept: {description: "What was kept on purpose, kind and name of each.", type: list, returned: always}
 as_found: {description: The first snapshot of the node., type: dict, returned: when there is one}
+by_packages:
+  description: "What a snapshot shows of the packages that are kept, by area:item."
+  type: dict
+  returned: always
 """
 
 import glob
@@ -32,8 +41,9 @@ import shutil
 import subprocess
 import time
 
+from ansible.module_utils import model_reading, rpm_marks
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.node_manifest import Manifest
+from ansible.module_utils.node_manifest import Manifest, remove_path
 
 UNIT_FOLDER = "/etc/containers/systemd/"
 LABEL = "io.vllm-node.component"
@@ -130,7 +140,8 @@ class Teardown:
         found = []
         for block in text.split("\n\n"):
             properties = dict(line.partition("=")[::2] for line in block.splitlines())
-            if properties.get("ActiveState") in ("active", "activating", "deactivating", "reloading"):
+            busy = properties.get("ActiveState") in ("active", "activating", "deactivating", "reloading")
+            if busy and properties.get("Id") in units:
                 found.append(properties["Id"])
         return found
 
@@ -205,6 +216,71 @@ class Teardown:
             if not self.dry:
                 del self.manifest.data["images"][reference]
 
+    def models(self):
+        """Trees that were delivered, and what lies beside them; the site's own are not on record."""
+        known = self.manifest.data["models"]
+        if known and not self.dry:
+            model_reading.end_all()
+        for tree, entry in list(known.items()):
+            keep = "models" in self.args["keep"] and os.path.isdir(tree)
+            try:
+                for path in entry["parts"] + ([] if keep else [tree, entry["mark"]]):
+                    if not self.dry:
+                        remove_path(path)
+            except OSError as error:
+                self.left.append("model %s: %s" % (tree, error))
+                continue
+            if keep:
+                self.kept.append({"kind": "model", "name": tree})
+                continue
+            self.removed.append("model " + tree)
+            if not self.dry:
+                del known[tree]
+        if not self.dry:
+            self.manifest.remove_empty_directories()
+        if not any(entry["kind"] == "model" for entry in self.kept):
+            self.contexts()
+
+    def contexts(self):
+        """SELinux rules of ours for the store of models."""
+        known = self.manifest.data["fcontexts"]
+        words = ("semanage", "fcontext", "--list", "--locallist", "--noheading")
+        existing = self.listed("SELinux file contexts", *words) if known else []
+        for pattern in list(known) if existing is not None else []:
+            what = "SELinux file context " + pattern
+            if pattern not in existing or self.do(what, "semanage", "fcontext", "--delete", pattern, limit_s=120):
+                self.forget("fcontexts", pattern)
+
+    def packages(self):
+        """Key, version locks and cache go. Packages stay unless asked: Kubernetes needs some of them."""
+        known = rpm_marks.marks(self.manifest)
+        if not any(known.values()):
+            return
+        try:
+            self.removed += ["version lock " + line for line in known["locks"]]
+            self.removed += ["RPM key " + name for name in known["keys"]]
+            if not self.dry:
+                rpm_marks.set_locks(self.manifest, [])
+                rpm_marks.forget_keys(self.manifest)
+                rpm_marks.forget_cache()
+            there = rpm_marks.full_names()
+        except (OSError, rpm_marks.RpmError) as error:
+            self.left.append("packages: %s" % error)
+            return
+        ours = {name: before for name, before in known["packages"].items() if name in there}
+        new = [name for name, before in ours.items() if before is None]
+        # All at once, for they need each other; rpm refuses when somebody else's package needs one of them.
+        remove = "packages" in self.args["remove"] and new
+        if remove and self.do("packages " + ", ".join(new), "rpm", "--erase", *new, limit_s=600):
+            ours = {name: before for name, before in ours.items() if name not in new}
+        for name, before in sorted(ours.items()):
+            replaced = " (found as %s)" % before if before else ""
+            self.kept.append({"kind": "package", "name": name + replaced})
+        if not self.dry:
+            known["packages"] = ours
+            if not ours:
+                known["changes"] = {}
+
     def forget(self, kind, name):
         if not self.dry:
             self.manifest.data[kind].remove(name)
@@ -223,8 +299,12 @@ class Teardown:
             self.volumes()
             self.secrets()
             self.images()
+        self.models()
+        self.packages()
         if not self.dry:
             shutil.rmtree(RUNTIME, ignore_errors=True)
+            # What a load of images that was interrupted has left.
+            shutil.rmtree(os.path.join(self.args["state_dir"], "load"), ignore_errors=True)
             if not self.kept and not self.left:
                 shutil.rmtree(self.args["state_dir"], ignore_errors=True)
             else:
@@ -249,7 +329,8 @@ def main():
         argument_spec={
             "state_dir": {"type": "path", "required": True},
             "target": {"type": "str", "required": True},
-            "keep": {"type": "list", "elements": "str", "choices": ["data", "images"], "default": []},
+            "keep": {"type": "list", "elements": "str", "choices": ["data", "images", "models"], "default": []},
+            "remove": {"type": "list", "elements": "str", "choices": ["packages"], "default": []},
             "stop_limit_s": {"type": "int", "default": 180},
         },
         supports_check_mode=True,
@@ -264,7 +345,7 @@ def main():
     except ValueError as error:
         damaged = "%s/as-found.json is damaged: %s" % (args["state_dir"], error)
     if not os.path.isdir(args["state_dir"]):
-        module.exit_json(changed=False, removed=[], left=[], kept=[], as_found=None)
+        module.exit_json(changed=False, removed=[], left=[], kept=[], as_found=None, by_packages={})
     try:
         manifest = Manifest.load(args["state_dir"])
     except ValueError as error:
@@ -279,6 +360,7 @@ def main():
         left=teardown.left,
         kept=teardown.kept,
         as_found=as_found,
+        by_packages=rpm_marks.marks(manifest)["changes"],
     )
 
 

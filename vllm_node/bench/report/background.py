@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_node.bench.report import second_opinion
 from vllm_node.bench.report.drawings import name_of
 from vllm_node.bench.report.numbers import shown
 from vllm_node.bench.report.page import Block, Bullets, Mark, Paragraph, Section, Table, Terms, Text, figure
@@ -89,7 +90,7 @@ def generator(document: Mapping[str, Any]) -> Section | None:
 
 def notices(document: Mapping[str, Any]) -> Section | None:
     """What the engine wants a reader to know, each once; None without any."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {str(one): ["the workload"] for one in document["workload"].get("notices") or []}
     for step in document["steps"]:
         for repeat in step["repeats"]:
             for notice in _notices(repeat):
@@ -103,6 +104,7 @@ def notices(document: Mapping[str, Any]) -> Section | None:
 def _notices(repeat: Mapping[str, Any]) -> Iterator[str]:
     yield from repeat["client"].get("notices") or []
     yield from (repeat.get("server") or {}).get("notices") or []
+    yield from second_opinion.contradictions(repeat)
 
 
 def _where(places: Sequence[str]) -> str:

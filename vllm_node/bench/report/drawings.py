@@ -38,7 +38,7 @@ def name_of(step: Mapping[str, Any]) -> str:
         # With workflows, arrivals are those of whole workflows.
         what = "workflows" if any(repeat["client"].get("workflow") for repeat in step["repeats"]) else "requests"
         return f"{step['rate_per_s']:g} {what}/s"
-    return f"{step['clients']} clients" if step.get("clients") is not None else "step without a rate"
+    return f"{step['clients']} clients" if step.get("clients") is not None else "recorded arrivals"
 
 
 # --- distributions ------------------------------------------------------------------------------------------

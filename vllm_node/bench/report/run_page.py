@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_node.bench.report import background, drawings, opening, steps
+from vllm_node.bench.report import background, drawings, opening, second_opinion, steps
 from vllm_node.bench.report.page import Chart, Mark, Page, Section
 
 
@@ -22,6 +22,7 @@ def page(document: Mapping[str, Any]) -> Page:
         background.notices(document),
         background.correctness(document),
         background.generator(document),
+        second_opinion.cross_check(document),
         background.workload(document),
         background.provenance(document),
         background.definitions(document),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vllm_node.bench.report import spread
+from vllm_node.bench.report import second_opinion, spread
 from vllm_node.bench.report.drawings import name_of
 from vllm_node.bench.report.measures import BY_KEY, OVERVIEW, Measure, of_step
 from vllm_node.bench.report.numbers import shown
@@ -71,6 +71,9 @@ def _step(document: Mapping[str, Any], number: int) -> Section:
     ]
     if reasons:
         blocks.append(Bullets(reasons))
+    story = second_opinion.agreement(step)
+    if story:
+        blocks.append(story)
     if repeats:
         checks = [] if number in deciding(document) else list(check_rows(document, number))
         if checks:
