@@ -7,6 +7,7 @@ read-only; only image builds write to it, on loopback, one at a time.
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 import ssl
 import tempfile
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import bcrypt
@@ -30,6 +32,7 @@ PORT = 5000
 USERNAME = "lab"
 _SUITE = "trixie"
 _PACKAGES = ("docker-registry", "ca-certificates")
+_AUTH = {"htpasswd": {"realm": "lab", "path": "/lab/htpasswd"}}
 
 
 def storage() -> Path:
@@ -50,11 +53,8 @@ def holds(repository: str, digest: str) -> bool:
 def writable() -> Iterator[str]:
     """A registry on loopback, without TLS and password, for as long as images are pushed; yields `host:port`."""
     with tempfile.TemporaryDirectory(prefix="registry-", dir=cache_dir()) as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        address = f"127.0.0.1:{port}"
-        server = _start(Path(folder), {"addr": address}, read_only=False, auth=None)
+        address = f"127.0.0.1:{_free_port()}"
+        server = _start(Path(folder), {"addr": address}, storage(), read_only=False, auth=None)
         try:
             _wait_for(f"http://{address}/v2/", None, server, Path(folder))
             yield address
@@ -62,9 +62,35 @@ def writable() -> Iterator[str]:
             server.end()
 
 
-def prepare(folder: Path) -> str:
+@dataclass(frozen=True)
+class Own:
+    """A registry on loopback that nobody else uses. address: `host:port`; ca_dir: folder with its authority only."""
+
+    address: str
+    password: str
+    ca_dir: Path
+
+
+@contextmanager
+def own(folder: Path) -> Iterator[Own]:
+    """A registry with TLS, the password of USERNAME, and an empty, writable storage in `folder`: for one test."""
+    password = prepare(folder, "localhost")
+    (folder / "storage").mkdir()
+    (folder / "ca").mkdir()
+    shutil.copyfile(folder / "tls/ca.crt", folder / "ca/ca.crt")
+    port = _free_port()
+    server = _start(folder, _secured(f"127.0.0.1:{port}"), folder / "storage", read_only=False, auth=_AUTH)
+    try:
+        context = ssl.create_default_context(cafile=str(folder / "ca/ca.crt"))
+        _wait_for(f"https://localhost:{port}/v2/", context, server, folder)
+        yield Own(f"localhost:{port}", password, folder / "ca")
+    finally:
+        server.end()
+
+
+def prepare(folder: Path, host: str = HOST) -> str:
     """Make certificates and a password for a lab's registry in `folder`; returns the password."""
-    pki.make(folder / "tls", HOST)
+    pki.make(folder / "tls", host)
     password = secrets.token_urlsafe(18)
     hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=5)).decode()
     (folder / "htpasswd").write_text(f"{USERNAME}:{hashed}\n")
@@ -73,16 +99,24 @@ def prepare(folder: Path) -> str:
 
 def serve(folder: Path, address: str) -> process.Process:
     """Start the lab's registry (TLS, password, read-only) on `address`; `folder` was prepared before."""
-    tls = {"certificate": "/lab/tls/server.crt", "key": "/lab/tls/server.key"}
-    auth = {"htpasswd": {"realm": "lab", "path": "/lab/htpasswd"}}
-    server = _start(folder, {"addr": f"{address}:{PORT}", "tls": tls}, read_only=True, auth=auth)
+    server = _start(folder, _secured(f"{address}:{PORT}"), storage(), read_only=True, auth=_AUTH)
     context = ssl.create_default_context(cafile=str(folder / "tls/ca.crt"))
     context.check_hostname = False  # asked by address here; nodes ask by name
     _wait_for(f"https://{address}:{PORT}/v2/", context, server, folder)
     return server
 
 
-def _start(folder: Path, http: object, *, read_only: bool, auth: object) -> process.Process:
+def _secured(address: str) -> dict[str, object]:
+    return {"addr": address, "tls": {"certificate": "/lab/tls/server.crt", "key": "/lab/tls/server.key"}}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(folder: Path, http: object, content: Path, *, read_only: bool, auth: object) -> process.Process:
     config: dict[str, object] = {
         "version": "0.1",
         "log": {"level": "warn"},
@@ -100,7 +134,7 @@ def _start(folder: Path, http: object, *, read_only: bool, auth: object) -> proc
         [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--as-pid2", "--console=pipe"),
             *("--volatile=no", "--read-only", "-D", _root(), f"--machine=registry-{secrets.token_hex(4)}"),
-            *(f"{bind}={storage()}:/storage", f"--bind-ro={folder}:/lab"),
+            *(f"{bind}={content}:/storage", f"--bind-ro={folder}:/lab"),
             *("/usr/bin/docker-registry", "serve", "/lab/config.yml"),
         ],
         folder / "registry.log",

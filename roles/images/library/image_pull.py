@@ -14,10 +14,12 @@ options:
     type: list
     elements: dict
     required: true
-    description: C(name) and C(reference) (repository@digest) of each.
+    description:
+      - C(name) and C(reference) (repository@digest) of each; C(source) is what podman pulls in its place, such as a
+        layout on this node (C(oci:FOLDER:REFERENCE)). The image has the reference afterwards, wherever it came from.
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   authfile: {type: path, description: Credentials for the registry.}
-  parallel: {type: int, default: 4, description: How many pulls run at once.}
+  parallel: {type: int, default: 4, description: How many pulls run at once; 0 only tells what is there.}
   wait_s: {type: int, default: 10, description: How long this step waits for something to happen.}
   begin: {type: bool, default: false, description: "The first step of a run: failures of earlier runs are forgotten."}
 author: [vllm-node maintainers]
@@ -94,7 +96,8 @@ def start(image, authfile):
     unit, log = unit_of(image["name"]), log_of(image["name"])
     run("systemctl", "reset-failed", unit)
     forget(image["name"])
-    pull = ["podman", "pull"] + (["--authfile", authfile] if authfile else []) + [image["reference"]]
+    pull = ["podman", "pull"] + (["--authfile", authfile] if authfile else [])
+    pull.append(image.get("source") or image["reference"])
     # A unit that has ended is forgotten at once: whether it ended well is told by the images, and why not by the log.
     done = run(
         *("systemd-run", "--quiet", "--unit", unit, "--property", "StandardOutput=append:" + log),
