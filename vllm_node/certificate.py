@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import glob
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Certificate:
 
 
 def issue(host: str, teardown: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> Certificate:
-    """Certificate over a teardown (`removed`, `left`, `kept`, `as_found`) and the snapshot after it.
+    """Certificate over a teardown (`removed`, `left`, `kept`, `as_found`, `by_packages`) and the snapshot after it.
 
     A second teardown finds no record on the node any more; then the first snapshot comes from the certificate that
     the earlier one left in `folder`.
@@ -83,6 +84,11 @@ def issue(host: str, teardown: Mapping[str, Any], now: Mapping[str, Any], folder
     patterns = [f"volumes:{entry['name']}" for entry in kept if entry["kind"] == "volume"]
     references = {entry["name"] for entry in kept if entry["kind"] == "image"}
     patterns += [f"images:{image['id']}" for image in now["images"] or [] if references & set(image["digests"])]
+    found = difference(as_found, now, patterns)
+    # A package that stays keeps what it brought, as long as that is as the package left it.
+    brought = teardown.get("by_packages") or {}
+    of_packages = [each for each in found.left_over if brought.get(f"{each.area}:{each.item}") == each.now]
+    patterns += [glob.escape(f"{each.area}:{each.item}") for each in of_packages]
     return Certificate(
         host=host,
         issued_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -12,10 +12,16 @@ from vllm_node.lab.command import run
 
 _NODE_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "iproute2", "procps", "nftables", "kmod"),
-    *("podman", "crun", "netavark", "aardvark-dns", "catatonit", "python3", "ca-certificates", "curl"),
+    *("podman", "crun", "netavark", "aardvark-dns", "catatonit", "python3", "ca-certificates", "curl", "rsync"),
 )
 # podman 4.3 predates netavark as Debian's default; the node is only there to be refused.
 _OLD_NODE_PACKAGES = tuple(name for name in _NODE_PACKAGES if name not in ("netavark", "aardvark-dns"))
+_PODMAN = ("podman", "crun", "netavark", "aardvark-dns", "catatonit")
+# dnf as Enterprise Linux 10 has it, and what makes and signs a repository for it.
+_RPM_NODE_PACKAGES = (
+    *(name for name in _NODE_PACKAGES if name not in _PODMAN),
+    *("dnf", "python3-dnf", "rpm", "createrepo-c", "gnupg"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ RELEASES = {
         ('--aptopt=Acquire::Check-Valid-Until "false"',),
     ),
     "4.3": Release("bookworm", _OLD_NODE_PACKAGES, "a podman below the floor"),
+    "none": Release("trixie", _RPM_NODE_PACKAGES, "a node with dnf, before podman is installed"),
 }
 
 # What a mirror ships moves on, so a root is made anew once the recipe's revision is raised.

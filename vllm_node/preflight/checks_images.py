@@ -10,7 +10,7 @@ from vllm_node.preflight.reading import Snapshot, at, installed, listed, rows, t
 from vllm_node.preflight.wanted import Wanted
 
 _MEND_DIGEST = (
-    "Write the digest into images.lock.yml: skopeo inspect --format '{{.Digest}}' docker://REPOSITORY:TAG."
+    "Run `vllm-node images lock -i INVENTORY` where the image's source can be reached: it writes the digest."
 )
 
 
@@ -84,16 +84,17 @@ def architecture(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
 def in_registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """The registry holds every locked digest that the node lacks."""
     answers = {text(row, "name"): row for row in rows(snapshot, "registry", "images")}
-    for image in wanted.images:
+    for image in wanted.images if wanted.image_bundle is None else ():
         row = answers.get(image.name)
         if row is None or not image.pinned or image.placeholder or installed(snapshot, image.reference):
             continue
         if row.get("found") is False:
+            asked = text(row, "repository") or image.repository
             yield fail(
                 "image.missing",
-                f"image {image.name}: {image.repository} has no {image.digest}",
+                f"image {image.name}: {asked} has no {image.digest}",
                 "It cannot be pulled.",
-                f"Push it (skopeo copy --all --preserve-digests ... docker://{image.repository}), or "
+                f"Push it (skopeo copy --all --preserve-digests ... docker://{asked}), or "
                 "correct the lock.",
             )
         elif row.get("error") and _reached(snapshot):
@@ -106,9 +107,28 @@ def in_registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
+def without_registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Where there is no registry, the node holds every image that it runs, or gets them from a bundle."""
+    if wanted.registry or wanted.image_bundle:
+        return
+    missing = [
+        image.name
+        for image in wanted.images
+        if image.name in wanted.image_users and image.pinned and not installed(snapshot, image.reference)
+    ]
+    if missing:
+        yield fail(
+            "image.unloaded",
+            f"the node does not hold {listed(missing)}, and no registry is named",
+            "There is nothing that it could be pulled from.",
+            "Bring images to the node with `vllm-node bundle load`, or name the site's registry in "
+            "container_host_registry_address.",
+        )
+
+
 def _reached(snapshot: Snapshot) -> bool:
     """Whether the registry itself was all right, so that an image's error is the image's own."""
     return at(snapshot, "registry", "auth") == "ok" and not at(snapshot, "registry", "error")
 
 
-CHECKS = (pinned, named, architecture, in_registry)
+CHECKS = (pinned, named, architecture, in_registry, without_registry)

@@ -62,6 +62,17 @@ def present(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
+def delivery(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Models that the toolkit is to bring."""
+    for problem in wanted.delivery_problems:
+        yield fail(
+            "model.delivery",
+            problem,
+            "Without its manifest no node can prove that it serves the model that was meant.",
+            "Correct model_store_models, or make the manifest: vllm-node models manifest DIR --output FILE.",
+        )
+
+
 def own_code(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """Models that bring Python code."""
     for instance, model in _pairs(snapshot, wanted):
@@ -139,4 +150,4 @@ def file_system(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-CHECKS = (path, present, own_code, vocabulary, file_system)
+CHECKS = (path, present, delivery, own_code, vocabulary, file_system)

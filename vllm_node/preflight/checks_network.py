@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_node.preflight.findings import Finding, Level, fail, finding, warn
+from vllm_node.preflight.findings import Finding, Level, finding, warn
 from vllm_node.preflight.reading import Snapshot, at, installed, listed, mapping, rows, text
 from vllm_node.preflight.wanted import Wanted
 
@@ -52,8 +52,7 @@ def registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         return
     address = text(found, "address") or wanted.registry
     error = text(found, "error") or "no answer"
-    # A node that holds every image already can do without.
-    needed = any(not installed(snapshot, image.reference) for image in wanted.images)
+    needed = _needed(snapshot, wanted)
     level: Level = "fail" if needed else "warn"
     why = (
         "Images come from there only."
@@ -98,11 +97,18 @@ def registry(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
+def _needed(snapshot: Snapshot, wanted: Wanted) -> bool:
+    """A node that holds every image that it runs, or gets them from a bundle, can do without a registry."""
+    run = [image for image in wanted.images if image.name in wanted.image_users]
+    return not wanted.image_bundle and any(not installed(snapshot, image.reference) for image in run)
+
+
 def unprobed(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     """A registry whose probe gave no answer at all."""
     gone = [row for row in rows(snapshot, "unseen") if at(row, "what") == "registry"]
     if wanted.registry and gone:
-        yield fail(
+        yield finding(
+            "fail" if _needed(snapshot, wanted) else "warn",
             "registry.unreachable",
             f"{wanted.registry}: {text(gone[0], 'why')}",
             "Images come from there only.",

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_node.models import store
+from vllm_node.models.manifest import Manifest
+from vllm_node.registries import Mirror, mirrors
+
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)i?b?$", re.IGNORECASE)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -83,6 +87,16 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Packages:
+    """RPM packages that the site wants, from `repository`; without one the site sees to them itself."""
+
+    repository: str | None = None
+    gpg_key: str = ""
+    install: tuple[str, ...] = ()
+    versionlock: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Limits:
     """Thresholds, the `preflight_*` variables."""
 
@@ -101,7 +115,9 @@ class Wanted:
     """Everything of the site's variables that a check compares with.
 
     `image_users` maps names of the image lock to who needs them; `generates_cdi` is False where the site
-    keeps the whole GPU runtime itself.
+    keeps the whole GPU runtime itself. `deliveries` maps folders that models will be brought to onto their manifests,
+    None where there is no usable one; `delivery_problems` say why. `image_bundle` is the bundle that images are brought
+    from, where there is one.
     """
 
     host: str
@@ -109,10 +125,15 @@ class Wanted:
     ports: tuple[Port, ...] = ()
     images: tuple[Image, ...] = ()
     registry: str | None = None
+    mirrors: tuple[Mirror, ...] = ()
+    packages: Packages = field(default_factory=Packages)
     state_dir: str = "/var/lib/vllm-node"
     image_users: Mapping[str, str] = field(default_factory=dict)
+    image_bundle: str | None = None
     generates_cdi: bool = True
     cdi_source: str = "auto"
+    deliveries: Mapping[str, Manifest | None] = field(default_factory=dict)
+    delivery_problems: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -149,6 +170,7 @@ def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
             ports.append(Port(number, f"{name.replace('_', '-')}.service", f"{name}_port"))
             images[name] = f"role {name}"
     lock = variables.get("images_lock")
+    deliveries, problems = _deliveries(variables)
     return Wanted(
         host=host,
         instances=instances,
@@ -157,10 +179,15 @@ def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
             _image(str(name), entry) for name, entry in (lock.items() if isinstance(lock, Mapping) else ())
         ),
         registry=_text(variables.get("container_host_registry_address")),
+        mirrors=mirrors(variables.get("container_host_mirrors")),
+        packages=_packages(variables),
         state_dir=_text(variables.get("container_host_state_dir")) or "/var/lib/vllm-node",
         image_users=images,
+        image_bundle=_text(variables.get("image_load_bundle")),
         generates_cdi=_on(variables.get("gpu_runtime_enabled")),
         cdi_source=_text(variables.get("gpu_runtime_cdi_source")) or "auto",
+        deliveries=deliveries,
+        delivery_problems=problems,
         limits=_limits(variables),
     )
 
@@ -176,6 +203,23 @@ def _instance(entry: Mapping[str, Any], shm_size: Any) -> Instance:
         args={str(key): value for key, value in args.items()} if isinstance(args, Mapping) else {},
         env={str(key): str(value) for key, value in env.items()} if isinstance(env, Mapping) else {},
         shm_bytes=size_bytes(entry.get("shm_size") or shm_size),
+    )
+
+
+def _deliveries(variables: Mapping[str, Any]) -> tuple[dict[str, Manifest | None], tuple[str, ...]]:
+    try:
+        models = store.wanted(variables)
+    except store.StoreError as error:
+        return dict.fromkeys(store.trees(variables)), tuple(str(error).splitlines())
+    return {model.tree: model.manifest for model in models if model.delivered}, ()
+
+
+def _packages(variables: Mapping[str, Any]) -> Packages:
+    return Packages(
+        _text(variables.get("packages_repository")),
+        _text(variables.get("packages_gpg_key")) or "",
+        tuple(map(str, _list(variables.get("packages_install")))),
+        tuple(map(str, _list(variables.get("packages_versionlock")))),
     )
 
 

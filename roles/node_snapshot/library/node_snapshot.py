@@ -20,6 +20,7 @@ from ansible.module_utils import (
     snapshot_podman,
     snapshot_ports,
     snapshot_registry,
+    snapshot_supply,
     snapshot_system,
     snapshot_units,
 )
@@ -109,6 +110,7 @@ def take(host: Host, arguments: dict[str, Any]) -> dict[str, Any]:
         "models": [_model(host, model, aside, mounts) for model, aside in models],
         "files": fingerprints,
         "registry": found.get("registry"),
+        "supply": found.get("supply"),
     }
     units = found.get("units") or {"failed": None, "toolkit": None, "watched": None}
     installed = (
@@ -152,6 +154,7 @@ def _probes(host: Host, arguments: dict[str, Any]) -> dict[str, Any]:
         "gpu.hardware": partial(snapshot_gpu.probe_hardware, host),
         "gpu.fabric_manager.version": partial(snapshot_gpu.probe_fabric_manager, host),
         "cdi": partial(snapshot_cdi.probe, host),
+        "supply": partial(snapshot_supply.probe, host),
         "kernel": partial(snapshot_system.probe_kernel, host),
         "firewall.ruleset_sha256": partial(snapshot_system.probe_ruleset, host),
     }
@@ -262,6 +265,7 @@ def _model(host: Host, model: dict[str, Any], aside: Aside, mounts: list[dict[st
             "bytes": None,
             "architectures": [],
             "auto_map": None,
+            "own_code": [],
             "auto_map_missing": [],
             "vocabulary_files": [],
             "problems": [],

@@ -20,6 +20,8 @@ TREES = (
     "/usr/local/bin",
     "/etc/firewalld",
     "/etc/yum.repos.d",
+    "/etc/dnf",
+    "/etc/pki/rpm-gpg",
 )
 FILES = ("/etc/passwd", "/etc/group", "/etc/fstab", "/etc/hosts", "/etc/subuid", "/etc/subgid")
 # Programs in /usr/local/bin can be gigabytes: beyond this size, size and time stand for the content.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from typing import Any
+
+from ansible.module_utils import snapshot_safetensors, snapshot_tree
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "spiece.model", "vocab.txt", "vocab.json")
 _POINTER = b"version https://git-lfs"
-_LARGEST_HEADER = 100_000_000
 _MOST_PROBLEMS = 20
 
 
-def inspect(name: str, path: str) -> dict[str, Any]:
-    """A model as the snapshot shows it.
+def inspect(name: str, path: str, most_problems: int = _MOST_PROBLEMS) -> dict[str, Any]:
+    """A model as the snapshot shows it, with as many problems as a snapshot should hold.
 
     May hang on a dead mount: call it in a process that can be left behind.
     """
@@ -25,6 +25,7 @@ def inspect(name: str, path: str) -> dict[str, Any]:
         "bytes": None,
         "architectures": [],
         "auto_map": False,
+        "own_code": [],
         "auto_map_missing": [],
         "vocabulary_files": [],
         "problems": [],
@@ -43,8 +44,9 @@ def inspect(name: str, path: str) -> dict[str, Any]:
     found["bytes"] = sum(_size(os.path.join(path, each)) or 0 for each in names)
     found["vocabulary_files"] = _vocabulary(path, names)
     problems = _config(path, names, found) + _weights(path, names) + _tokenizer(path, names)
-    if len(problems) > _MOST_PROBLEMS:
-        problems = [*problems[:_MOST_PROBLEMS], f"and {len(problems) - _MOST_PROBLEMS} more"]
+    problems += [f"{each} is a download that has not ended" for each in snapshot_tree.unfinished(path)]
+    if len(problems) > most_problems:
+        problems = [*problems[:most_problems], f"and {len(problems) - most_problems} more"]
     found["problems"] = problems
     return found
 
@@ -108,6 +110,7 @@ def _config(path: str, names: list[str], found: dict[str, Any]) -> list[str]:
         pass
     files = sorted({file for each in maps for file in _code_files(each)})
     found["auto_map"] = any(isinstance(each, dict) and each for each in maps)
+    found["own_code"] = files
     found["auto_map_missing"] = [file for file in files if file not in names]
     return []
 
@@ -128,20 +131,20 @@ def _code_files(auto_map: Any) -> list[str]:
 
 
 def _weights(path: str, names: list[str]) -> list[str]:
-    shards: set[str] = set()
+    shards: dict[str, set[str]] = {}
     problems: list[str] = []
     indices = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
     for name in indices:
         try:
-            listed = _json(os.path.join(path, name))["weight_map"].values()
-            wanted = {str(shard) for shard in listed}
+            listed = _json(os.path.join(path, name))["weight_map"].items()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(str(error) if isinstance(error, ValueError) else f"{name} has no weight_map")
             continue
         # A folder may keep the index of a format that was not copied.
         if name.endswith(".bin.index.json") and any(each.endswith(".safetensors") for each in names):
             continue
-        shards |= wanted
+        for tensor, shard in listed:
+            shards.setdefault(str(shard), set()).add(str(tensor))
     loose = {name for name in names if name.endswith((".safetensors", ".gguf"))}
     if not loose:
         loose = {
@@ -151,14 +154,15 @@ def _weights(path: str, names: list[str]) -> list[str]:
         }
     if not shards and not loose:
         return problems or ["there are no weights (*.safetensors, *.gguf or pytorch_model*.bin)"]
-    for shard in sorted(shards | loose):
-        problem = _shard(path, shard)
+    for shard in sorted({*shards, *loose}):
+        problem = _shard(path, shard, shards.get(shard, set()))
         if problem:
             problems.append(problem)
     return problems
 
 
-def _shard(path: str, shard: str) -> str | None:
+def _shard(path: str, shard: str, tensors: set[str]) -> str | None:
+    """What is wrong with a file of weights, in which the index places `tensors`."""
     place = os.path.join(path, shard)
     size = _size(place)
     if size is None:
@@ -169,28 +173,14 @@ def _shard(path: str, shard: str) -> str | None:
         if _head(place, len(_POINTER)) == _POINTER:
             return f"shard {shard} is a git-lfs pointer, not the file itself"
         if shard.endswith(".safetensors"):
-            return _safetensors(place, shard, size)
+            there, problem = snapshot_safetensors.inspect(place, size)
+            gone = sorted(tensors - there)
+            if problem is None and gone:
+                more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+                problem = f"lacks tensor {gone[0]}{more}, which the index places there"
+            return f"shard {shard} {problem}" if problem else None
     except OSError as error:
         return f"shard {shard} cannot be read: {error.strerror}"
-    return None
-
-
-def _safetensors(place: str, shard: str, size: int) -> str | None:
-    """What is wrong with a safetensors file: 8 bytes header length, the header, the tensors without a gap."""
-    with open(place, "rb") as stream:
-        first = stream.read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
-        if not 2 <= length <= _LARGEST_HEADER or 8 + length > size:
-            return f"shard {shard} has no safetensors header (truncated or another format)"
-        try:
-            header = json.loads(stream.read(length).decode("utf-8"))
-            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-            expected = 8 + length + max(ends, default=0)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-            return f"shard {shard} has a header that cannot be read"
-    if size != expected:
-        word = "truncated" if size < expected else "longer than its header says"
-        return f"shard {shard} is {word}: {size} bytes instead of {expected}"
     return None
 
 

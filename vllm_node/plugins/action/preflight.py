@@ -16,7 +16,8 @@ from vllm_node.preflight.findings import ordered, softened
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Action plugin `preflight`: runs on the control host only and changes nothing.
 
-    Argument `snapshot`: the snapshot of the node; without it only the variables are judged.
+    Argument `snapshot`: the snapshot of the node; without it only the variables are judged. `fails_only`: warnings were
+    told before.
     Answer: `findings` (list of {id, level, host, seen, why, mend}), `msg` with all of them as text, and
     `failed` when one of them is of level `fail`.
     """
@@ -30,6 +31,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables: dict[str, Any] = task_vars or {}
         host = str(variables.get("inventory_hostname", "localhost"))
         findings = self._findings(host, variables, self._task.args.get("snapshot"))
+        if self._task.args.get("fails_only"):
+            findings = [each for each in findings if each.level == "fail"]
         result.update(
             changed=False,
             failed=any(each.level == "fail" for each in findings),
