@@ -13,9 +13,11 @@ demo: bootstrap ## Boot a lab node, bring it up, show the answer; without a lab,
 
 test: bootstrap lint ## Lint and run all tests; those that need a lab node are skipped, with the reason, without one.
 	@vllm-node lab check --install || echo "tests/node and tests/real are not run: no lab can boot here (see above)"
-	@python -m pytest -q $(PARALLEL) tests/unit tests/standins tests/plays
+	@python -m pytest -q $(PARALLEL) tests/unit tests/standins tests/plays tests/bundle
 	@python -m tests.browser.install || true
-	@python -m pytest tests/rules tests/load tests/browser tests/node tests/real
+	@python -m pytest tests/rules tests/load tests/browser
+	@python -m pytest -n 2 --dist loadfile tests/registry tests/node
+	@python -m pytest tests/real
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q $(PARALLEL) tests/unit
@@ -28,10 +30,11 @@ lint-fast: bootstrap
 	mypy --no-error-summary
 	yamllint --strict .
 
-bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators.
+bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators; hashing.
 	@python -m tests.bench.site_against_shell
 	@python -m tests.bench.central_store
 	@python -m tests.bench.load_generators
+	@python -m tests.bench.hashing
 
 pictures: bootstrap ## Draw each dashboard into docs/images, from a lab node under a small load.
 	@python -m tests.real.pictures

@@ -24,7 +24,9 @@ def nodes() -> Iterator[Nodes]:
     missing = host.missing()
     if missing:
         pytest.skip("no lab can boot here: " + "; ".join(thing.what for thing in missing))
-    name = "test-" + hashlib.sha256(str(project_root()).encode()).hexdigest()[:4]
+    # Workers that run side by side have a lab each.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    name = "test-" + hashlib.sha256(f"{project_root()}{worker}".encode()).hexdigest()[:4]
     keep = bool(os.environ.get("VLLM_NODE_KEEP_LAB"))
     old = Lab.find(name)
     if old is not None and not keep:

@@ -24,12 +24,15 @@ from rich.console import Console
 from vllm_node import __doc__ as about
 from vllm_node.bench.cli import bench_group
 from vllm_node.bench.summary import BenchSummary
+from vllm_node.bundle.cli import bundle_group
 from vllm_node.dashboards.cli import dashboards_group
 from vllm_node.diagnosis.request import variables as diagnose_variables
 from vllm_node.diagnosis.summary import DiagnoseSummary
 from vllm_node.exit_codes import ExitCode, help_text
+from vllm_node.images.cli import images_group
 from vllm_node.metrics.offline import check_files
 from vllm_node.metrics.summary import MetricsSummary
+from vllm_node.models.cli import models_group
 from vllm_node.progress import View, open_view
 from vllm_node.remote import InventoryError, read_inventory
 from vllm_node.render_summary import RenderSummary
@@ -190,7 +193,7 @@ def render(output: Path, **options: Any) -> None:
 @click.option(
     "--keep",
     multiple=True,
-    type=click.Choice(["images", "data"]),
+    type=click.Choice(["images", "data", "models"]),
     help="Leave these on the node; the certificate says so. May be given twice.",
 )
 @_check_options
@@ -219,6 +222,13 @@ def diagnose(host: str, window: str | None, at: str | None, client: Path | None,
     _play("diagnose", "diagnose", _Asked(limit=host, extra_vars=(), **options), more, DiagnoseSummary)
 
 
+@cli.command(epilog=_EPILOG)
+@_run_options
+def rehearse(**options: Any) -> None:
+    """Restart all units with the way out closed, and report who tried to leave. For a node that serves nobody yet."""
+    _play("rehearse", "rehearse", _Asked(**options))
+
+
 def _numbers(kind: type[float] | type[int]) -> Callable[[click.Context, click.Parameter, str], list[float]]:
     def parse(_ctx: click.Context, _parameter: click.Parameter, text: str) -> list[float]:
         try:
@@ -232,28 +242,63 @@ def _numbers(kind: type[float] | type[int]) -> Callable[[click.Context, click.Pa
     return parse
 
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 @bench_group.command("run", epilog=_EPILOG)
 @click.argument("host")
 @click.option("--instance", default="", help="Name of the instance.  [default: the first one]")
-@click.option("--workload", default="chat", show_default=True, help="chat, rag, agent or smoke.")
-@click.option("--rate", "rates", default="1", show_default=True, callback=_numbers(float), help="Requests a second.")
+@click.option("--workload", help="chat, rag, agent or smoke.  [default: chat]")
+@click.option("--requests", type=_FILE, help="Your own requests instead, one JSON object a line (docs/workloads.md).")
+@click.option("--reuse", is_flag=True, help="Send one of your requests more than once; this measures the prefix cache.")
+@click.option("--api", type=click.Choice(["completions", "chat"]), default="completions", show_default=True)
+@click.option("--param", multiple=True, metavar="KEY=VALUE", help="One more field of each request body.")
+@click.option("--rate", "rates", default="", callback=_numbers(float), help="Requests a second.  [default: 1]")
 @click.option("--clients", default="", callback=_numbers(int), help="Clients that wait for answers, a step each.")
+@click.option("--trace", type=_FILE, help="Recorded arrivals instead of both, one a line (docs/workloads.md).")
+@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Play the trace so many times as fast.")
 @click.option("--repeats", type=click.IntRange(1, 50), default=1, show_default=True, help="How often each step is run.")
-@click.option("--duration", type=click.IntRange(5, 86400), default=120, show_default=True, help="Seconds of a stage.")
+@click.option("--duration", type=click.IntRange(5, 86400), help="Seconds of a stage.  [default: 120, or the trace's]")
+@click.option("--lead-in", type=click.FloatRange(0), help="Seconds of these not scored.  [default: the inventory's]")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same requests.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=256, show_default=True, help="Limit of the load.")
+@click.option("--cross-check", is_flag=True, help="Ask vllm bench serve as well, at a light load, and compare.")
 @click.option("--approved", is_flag=True, help="Measure although others use the instance at the moment.")
 @click.option("--redact", is_flag=True, help="Replace names, addresses and serial numbers in what is written.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for runs and reports.")
 @partial(_inventory_options, limit=False)
-def bench(host: str, output: Path | None, duration: int, max_in_flight: int, **options: Any) -> None:
-    """Measure an instance of HOST under a load, and judge it by the SLO of the inventory (benchmark_slo)."""
-    names = ("instance", "workload", "rates", "clients", "repeats", "seed", "approved", "redact")
-    more: dict[str, object] = {f"benchmark_{name}": options.pop(name) for name in names}
-    more |= {"benchmark_duration_s": duration, "benchmark_max_in_flight": max_in_flight}
-    if output is not None:
-        more["benchmark_output"] = str(output.absolute())
-    _play("bench", "benchmark", _Asked(limit=host, extra_vars=(), **options), more, BenchSummary)
+def bench(
+    host: str, inventory: tuple[str, ...], vault_password_file: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Measure an instance of HOST under a load, and judge it by the SLO of the inventory (benchmark_slo).
+
+    Ctrl-C ends the stage that runs, and what was measured is kept.
+    """
+    # No other verb of the command shall wait for what this one needs.
+    from vllm_node.bench.request import variables
+
+    try:
+        more = variables(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _play("bench", "benchmark", _Asked(inventory, host, vault_password_file, as_json, ()), more, BenchSummary)
+
+
+@bundle_group.command("load", epilog=_EPILOG)
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--no-verify", is_flag=True, help="Do not read the whole bundle before: it was verified.")
+@_check_options
+@_run_options
+def load_bundle(bundle: Path, no_verify: bool, **options: Any) -> None:
+    """Bring the images of a bundle straight into podman's storage on nodes, where there is no registry.
+
+    Only what a node needs and lacks is sent, with the digests of the image lock. `up` then pulls nothing.
+    """
+    from vllm_node.bundle.site_cli import verified
+
+    if not no_verify:
+        verified(bundle)
+    _play("bundle load", "load", _Asked(**options), {"image_load_bundle": str(bundle.absolute())})
 
 
 @cli.group(epilog=_EPILOG)
@@ -394,6 +439,12 @@ def _play(
     _exit(summary.exit_code)
 
 
+_ENDS = (
+    "Interrupted: the stage that runs is ended, and what was measured is written; this may take a minute. Once "
+    "more to end at once, which leaves that unwritten and a load on the node until its time is over."
+)
+
+
 def _follow(run: PlaybookRun, summary: Summary, view: View) -> None:
     """Show the run to its end. The first Ctrl-C asks it to stop, the second one makes it."""
     interrupts = 0
@@ -407,8 +458,7 @@ def _follow(run: PlaybookRun, summary: Summary, view: View) -> None:
             except KeyboardInterrupt:
                 interrupts += 1
                 if interrupts == 1:
-                    view.note("Interrupted: Ansible is asked to stop. Once more to kill it.")
-                    run.cancel()
+                    view.note(_ENDS if run.cancel() else "Interrupted: Ansible is asked to stop. Once more to kill it.")
                 else:
                     run.kill()
             except Exception as error:
@@ -461,6 +511,9 @@ def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
 
 cli.add_command(dashboards_group)
 cli.add_command(bench_group)
+cli.add_command(bundle_group)
+cli.add_command(images_group)
+cli.add_command(models_group)
 
 
 def main() -> NoReturn:

@@ -179,6 +179,23 @@ def snapshot() -> dict[str, Any]:
                 for name in IMAGES
             ],
         },
+        "supply": {
+            "policy": {
+                "path": "/etc/containers/policy.json",
+                "rules": {
+                    "default": ["insecureAcceptAnything"],
+                    "docker": {"registry.vendor.example": ["signedBy"]},
+                },
+                "error": None,
+            },
+            "registries": [
+                {
+                    "path": "/etc/containers/registries.conf",
+                    "text": '[[registry]]\nprefix = "taken.example"\nlocation = "other.example"\n',
+                }
+            ],
+            "dnf": {"path": "/usr/bin/dnf", "python": True, "version_locks": False},
+        },
         "as_found": False,
         "manifest": False,
     }

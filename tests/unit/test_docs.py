@@ -24,7 +24,9 @@ def commands(text: str) -> list[str]:
     """Command lines in a page: lines of its shell blocks, and what stands in backquotes."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
+    # A command may go on in the next line.
+    joined = [re.sub(r"\\\n\s*", " ", block) for block in blocks]
+    lines = [line.partition("#")[0].strip() for block in joined for line in block.splitlines()]
     return [line for line in [*lines, *inline] if line]
 
 

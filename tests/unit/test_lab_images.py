@@ -100,7 +100,7 @@ def test_the_configuration_is_the_recipes(recipe: Recipe) -> None:
 def test_roots_are_keyed_by_what_is_in_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(roots, "entry", lambda kind, key, _: tmp_path / f"{kind}-{key}")
     places = [roots.node_root(podman) for podman in roots.RELEASES]
-    assert len(set(places)) == 3
+    assert len(set(places)) == 4
     release = dataclasses.replace(roots.RELEASES["5.4"], packages=("systemd",))
     monkeypatch.setitem(roots.RELEASES, "5.4", release)
     assert roots.node_root("5.4") not in places

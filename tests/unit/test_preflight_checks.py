@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.factories import (
     GIB,
+    REGISTRY,
     changed,
     digest,
     disk,
@@ -51,6 +52,10 @@ OTHER_PROCESS = {
     "memory_bytes": 1,
     "unit": "train.service",
 }
+
+BLOCKED = f'[[registry]]\nlocation = "{REGISTRY}"\nblocked = true\n'
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+PACKAGES: Changes = {"packages_repository": "/srv/rpms", "packages_gpg_key": KEY, "packages_install": ["podman >= 5.4"]}
 
 # id, level, what is changed on the node
 ON_THE_NODE: list[tuple[str, str, Changes]] = [
@@ -173,6 +178,13 @@ ON_THE_NODE: list[tuple[str, str, Changes]] = [
         "fail",
         {"registry/images/2/found": None, "registry/images/2/error": "access is refused"},
     ),
+    ("trust.policy", "fail", {"supply/policy/path": None}),
+    ("trust.policy", "fail", {"supply/policy/error": "it has no 'default'"}),
+    ("trust.reject", "fail", {"supply/policy/rules/default": ["reject"]}),
+    ("trust.reject", "fail", {"supply/policy/rules/docker": {REGISTRY: ["ofTomorrow"]}}),
+    ("trust.signature", "fail", {"supply/policy/rules/docker": {f"{REGISTRY}/site": ["sigstoreSigned"]}}),
+    ("registries.unreadable", "fail", {"supply/registries/0/text": "unqualified-search-registries = ["}),
+    ("registries.blocked", "fail", {"supply/registries/0/text": BLOCKED}),
     ("model.missing", "fail", {"models/0/exists": False}),
     ("model.unreadable", "fail", {"models/0/exists": None}),
     ("model.incomplete", "fail", {"models/0/problems": ["shard b.safetensors is missing"]}),
@@ -202,6 +214,13 @@ def test_a_broken_node_is_noticed(check: str, level: str, changes: Changes) -> N
 
 
 TWO = [instance("llama"), instance("qwen", gpus=["2"], port=8001)]
+MIRROR = {"upstream": "upstream.example", "mirror": REGISTRY}
+# What makes a wish one that does not fit, where the healthy node does not.
+NODE_OF: dict[str, tuple[str, Any]] = {
+    "cdi.missing": ("cdi/specs", []),
+    "packages.dnf": ("supply/dnf", None),
+    "packages.python": ("supply/dnf/python", False),
+}
 
 # id, level, what the site wants otherwise
 OF_THE_SITE: list[tuple[str, str, Changes]] = [
@@ -220,8 +239,22 @@ OF_THE_SITE: list[tuple[str, str, Changes]] = [
     ("lock.repository", "fail", {"images_lock/vllm/repository": "vllm/vllm-openai"}),
     ("lock.name", "fail", {"vllm_instances": [instance(image="vllm-nightly")]}),
     ("lock.architecture", "fail", {"images_lock/grafana/architecture": "arm64"}),
+    ("image.unloaded", "fail", {"container_host_registry_address": ""}),
     ("network.exposed", "warn", {"vllm_instances": [instance(args={"host": "0.0.0.0"})]}),
     ("model.path", "fail", {"vllm_instances": [instance(model="meta-llama/Llama-3.1-8B")]}),
+    ("model.delivery", "fail", {"model_store_models": [{"name": "llama", "source": "control", "path": "/x"}]}),
+    ("mirror.name", "fail", {"container_host_mirrors": [{**MIRROR, "upstream": "https://upstream.example"}]}),
+    ("mirror.name", "fail", {"container_host_mirrors": [{**MIRROR, "mirror": f"{REGISTRY}/x:v1"}]}),
+    ("mirror.twice", "fail", {"container_host_mirrors": [MIRROR, {**MIRROR, "mirror": f"{REGISTRY}/x"}]}),
+    ("mirror.elsewhere", "fail", {"container_host_mirrors": [{**MIRROR, "mirror": "other.example"}]}),
+    ("registries.taken", "fail", {"container_host_mirrors": [{**MIRROR, "upstream": "taken.example"}]}),
+    ("trust.signature", "fail", {"images_lock/vllm/repository": "registry.vendor.example/vllm"}),
+    ("packages.dnf", "fail", PACKAGES),
+    ("packages.python", "fail", PACKAGES),
+    ("packages.repository", "fail", {**PACKAGES, "packages_repository": "https://user:word@site.example/rpms"}),
+    ("packages.key", "fail", {**PACKAGES, "packages_gpg_key": ""}),
+    ("packages.name", "fail", {**PACKAGES, "packages_install": ["podman", "--nogpgcheck"]}),
+    ("packages.versionlock", "fail", {**PACKAGES, "packages_versionlock": ["nvidia-driver*"]}),
     ("cdi.missing", "fail", {"gpu_runtime_cdi_source": "site"}),
     ("cdi.missing", "fail", {"gpu_runtime_enabled": False}),
     ("disk.images", "fail", {"preflight_storage_margin_gib": 600}),
@@ -234,8 +267,8 @@ def test_a_wish_that_does_not_fit_is_noticed(check: str, level: str, changes: Ch
     site, node = variables(), snapshot()
     for path, value in changes.items():
         site = changed(site, path, value)
-    if check == "cdi.missing":
-        node = changed(node, "cdi/specs", [])
+    if check in NODE_OF:
+        node = changed(node, *NODE_OF[check])
     assert ids(node, site).get(check) == level
 
 
@@ -309,6 +342,38 @@ def test_a_node_that_holds_all_images_survives_a_registry_that_is_gone() -> None
     assert ids(changed(node, "images", here[1:]))["registry.unreachable"] == "fail"
     small = changed(changed(snapshot(), "images", here), "disks/1/free_bytes", GIB)
     assert judged(small) == []
+
+
+def test_only_what_a_node_runs_needs_the_registry() -> None:
+    node = changed(changed(snapshot(), "registry/reachable", False), "registry/error", "Connection refused")
+    site = {**variables(), "grafana_enabled": False}
+    here = [
+        {"id": name, "digests": [f"{entry['repository']}@{digest(name)}"], "names": [], "size_bytes": 1}
+        for name, entry in variables()["images_lock"].items()
+        if name != "grafana"
+    ]
+    assert ids(changed(node, "images", here), site) == {"registry.unreachable": "warn"}
+    assert ids(changed(node, "images", here))["registry.unreachable"] == "fail"
+
+
+def test_without_a_registry_images_have_to_be_on_the_node_or_in_a_bundle() -> None:
+    site = {**variables(), "container_host_registry_address": ""}
+    node = changed(snapshot(), "registry", None)
+    (found,) = [one for one in judged(node, site) if one.id == "image.unloaded"]
+    assert all(name in found.seen for name in variables()["images_lock"])
+    here = [{"id": "x", "digests": [f"{entry['repository']}@{digest(name)}"]} for name, entry in site["images_lock"].items()]
+    assert judged(changed(node, "images", here), site) == []
+    assert judged(node, {**site, "image_load_bundle": "/srv/bundle"}) == []
+
+
+def test_with_a_bundle_nothing_is_wanted_of_the_registry() -> None:
+    site = {**variables(), "image_load_bundle": "/srv/bundle"}
+    assert judged(changed(snapshot(), "registry/images/0/found", False), site) == []
+    gone = changed(changed(snapshot(), "registry/reachable", False), "registry/error", "Connection refused")
+    assert ids(gone, site) == {"registry.unreachable": "warn"}
+    silent = changed(changed(snapshot(), "registry", None), "unseen", [{"what": "registry", "why": "no answer"}])
+    assert ids(silent, site) == {"registry.unreachable": "warn"}
+    assert ids(silent)["registry.unreachable"] == "fail"
 
 
 def test_an_image_on_the_node_need_not_be_in_the_registry() -> None:

@@ -19,11 +19,21 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def safetensors(length: int = 64) -> bytes:
-    header = json.dumps(
-        {"w": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}, "__metadata__": {}}
-    ).encode()
-    return struct.pack("<Q", len(header)) + header + bytes(length)
+def header(*tensors: dict[str, Any], size: int, **more: Any) -> bytes:
+    """A safetensors file with tensors w0, w1, ... and `size` bytes of data."""
+    entries = {f"w{number}": tensor for number, tensor in enumerate(tensors)}
+    text = json.dumps({**entries, "__metadata__": {}, **more}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(size)
+
+
+def tensor(begin: int, end: int, dtype: str = "U8", shape: list[int] | None = None) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [end - begin] if shape is None else shape, "data_offsets": [begin, end]}
+
+
+def safetensors(*names: str) -> bytes:
+    """A whole file with these tensors, of 64 bytes each."""
+    tensors = {name: tensor(64 * at, 64 * at + 64) for at, name in enumerate(names)}
+    return header(size=64 * len(names), **tensors)
 
 
 @pytest.fixture
@@ -33,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[1]}})
     )
-    for shard in SHARDS:
-        (tmp_path / shard).write_bytes(safetensors())
+    for shard, names in zip(SHARDS, ("a", "bc"), strict=True):
+        (tmp_path / shard).write_bytes(safetensors(*names))
     return tmp_path
 
 
@@ -75,13 +85,35 @@ BROKEN: list[tuple[str, Callable[[Path], Any]]] = [
     (f"shard {SHARDS[1]} is missing", remove(SHARDS[1])),
     (f"shard {SHARDS[0]} is empty", write(SHARDS[0], "")),
     (f"shard {SHARDS[0]} is a git-lfs pointer", write(SHARDS[0], POINTER)),
-    (f"shard {SHARDS[0]} is truncated", write(SHARDS[0], safetensors()[:-1])),
-    (f"shard {SHARDS[0]} is longer than", write(SHARDS[0], safetensors() + b"x")),
+    (f"shard {SHARDS[0]} is truncated", write(SHARDS[0], safetensors("a")[:-1])),
+    (f"shard {SHARDS[0]} is longer than", write(SHARDS[0], safetensors("a") + b"x")),
     (f"shard {SHARDS[0]} has no safetensors header", write(SHARDS[0], b"\xff" * 40)),
     (
         f"shard {SHARDS[0]} has a header that cannot be read",
         write(SHARDS[0], struct.pack("<Q", 8) + b"{broken}" * 9),
     ),
+    (
+        f"shard {SHARDS[0]} has offsets that do not fit: tensor w1 leaves a gap of 8 bytes",
+        write(SHARDS[0], header(tensor(0, 8), tensor(16, 24), size=24)),
+    ),
+    (
+        f"shard {SHARDS[0]} has offsets that do not fit: tensor w1 overlaps",
+        write(SHARDS[0], header(tensor(0, 8), tensor(4, 12), size=12)),
+    ),
+    (
+        f"shard {SHARDS[0]} has a tensor w0 of 8 bytes, and BF16 [2, 4] takes 16",
+        write(SHARDS[0], header(tensor(0, 8, "BF16", [2, 4]), size=8)),
+    ),
+    (
+        f"shard {SHARDS[0]} has a header that gives tensor w0 no type or shape",
+        write(SHARDS[0], header({"data_offsets": [0, 8]}, size=8)),
+    ),
+    (
+        f"shard {SHARDS[0]} has a header that cannot be read",
+        write(SHARDS[0], header({"data_offsets": [8, 0]}, size=8)),
+    ),
+    (f"shard {SHARDS[1]} lacks tensor b and 1 more, which the index places there", write(SHARDS[1], safetensors("a"))),
+    ("b.safetensors.incomplete is a download that has not ended", write("b.safetensors.incomplete", "x")),
     ("shard extra.safetensors is empty", write("extra.safetensors", "")),
     ("there are no weights", remove(*SHARDS, "model.safetensors.index.json")),
     ("model.safetensors.index.json is no valid JSON", write("model.safetensors.index.json", "{")),
@@ -105,9 +137,42 @@ def test_an_incomplete_model_is_told_in_words(
     assert found.startswith(problem)
 
 
+def swap(folder: Path) -> None:
+    one, other = (folder / shard for shard in SHARDS)
+    aside = one.rename(folder / "aside")
+    other.rename(one)
+    aside.rename(other)
+
+
+def test_swapped_shards_are_found_by_their_tensors(folder: Path) -> None:
+    swap(folder)
+    assert inspect(folder)["problems"] == [
+        f"shard {SHARDS[0]} lacks tensor a, which the index places there",
+        f"shard {SHARDS[1]} lacks tensor b and 1 more, which the index places there",
+    ]
+
+
+def test_a_type_that_nobody_knows_yet_and_parts_of_bytes_pass(folder: Path) -> None:
+    a = {"dtype": "F2_NEW", "shape": [5], "data_offsets": [0, 3]}
+    four_bits = {"dtype": "F4", "shape": [4, 2], "data_offsets": [3, 7]}
+    write(SHARDS[0], header(a=a, b=four_bits, size=7))(folder)
+    assert inspect(folder)["problems"] == []
+
+
+def test_a_download_that_waits_in_the_cache_folder_is_told(folder: Path) -> None:
+    cache = folder / ".cache/huggingface/download"
+    cache.mkdir(parents=True)
+    (cache / "x.lock").write_text("")
+    assert inspect(folder)["problems"] == []
+    (cache / "abc.incomplete").write_text("")
+    assert inspect(folder)["problems"] == [
+        ".cache/huggingface/download/abc.incomplete is a download that has not ended"
+    ]
+
+
 def test_one_file_is_a_model_too(folder: Path) -> None:
     remove(*SHARDS, "model.safetensors.index.json")(folder)
-    write("model.safetensors", safetensors())(folder)
+    write("model.safetensors", safetensors("a"))(folder)
     assert inspect(folder)["problems"] == []
 
 
@@ -120,7 +185,7 @@ def test_mistrals_own_layout(tmp_path: Path) -> None:
     for name, content in (
         ("params.json", b"{}"),
         ("tekken.json", b"{}"),
-        ("consolidated.safetensors", safetensors()),
+        ("consolidated.safetensors", safetensors("a")),
     ):
         (tmp_path / name).write_bytes(content)
     assert inspect(tmp_path)["problems"] == []

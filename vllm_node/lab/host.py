@@ -20,6 +20,8 @@ PROGRAMS = {
     "ip": "iproute2",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+    "rpmbuild": "rpm",
 }
 _CLONE_NEWNS = 0x00020000
 

@@ -1,8 +1,9 @@
-"""A certificate authority for one registry, as an air-gapped site has one."""
+"""A certificate authority for one server, as an air-gapped site has one."""
 
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from pathlib import Path
 
 from cryptography import x509
@@ -11,11 +12,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
-def make(folder: Path, host: str) -> None:
-    """Write `ca.crt`, `server.crt` and `server.key` (PEM) for the DNS name `host` into `folder`."""
+def make(folder: Path, host: str, *others: str, authority: str = "vllm-node lab CA") -> None:
+    """Write `ca.crt`, `server.crt` and `server.key` (PEM) for these names and addresses of a server into `folder`.
+
+    The authority's own key is kept nowhere: it signs this one certificate.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = _name("vllm-node lab CA")
+    ca_name = _name(authority)
     ca = (
         _builder(ca_name, ca_name, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -27,7 +31,7 @@ def make(folder: Path, host: str) -> None:
     )
     server = (
         _builder(_name(host), ca_name, server_key.public_key())
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(one) for one in (host, *others)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -43,6 +47,13 @@ def make(folder: Path, host: str) -> None:
             serialization.NoEncryption(),
         )
     )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _name(common_name: str) -> x509.Name:

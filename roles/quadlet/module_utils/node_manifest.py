@@ -16,6 +16,8 @@ import tempfile
 
 SCHEMA = 1
 LISTS = ("directories", "secrets", "volumes", "units")
+# What a manifest of an earlier version lacks, because nothing of the kind was made then.
+LATER = {"models": dict, "fcontexts": list}
 DAMAGED = (
     "%s is damaged (%s): without it nobody knows what vllm-node made on this node; bring it back from a backup, or"
     " compare the node with as-found.json beside it by hand and remove both"
@@ -26,7 +28,8 @@ class Manifest:
     """`STATE_DIR/manifest.json`, mode 0600.
 
     files: {path: {sha256, scope, backup: file name below STATE_DIR/backup | None}}; images: {reference: name};
-    directories, secrets, volumes, units: lists of names. `salt` keys the hashes of secrets.
+    models: {tree: {mark: path, parts: [paths that are there while it is brought]}}; fcontexts: patterns of SELinux file
+    contexts; directories, secrets, volumes, units: lists of names. `salt` keys the hashes of secrets.
     """
 
     def __init__(self, state_dir, data):
@@ -55,6 +58,8 @@ class Manifest:
         lacking = [name for name in ("salt", "files", "images", *LISTS) if name not in data]
         if lacking:
             raise ValueError(DAMAGED % (path, "it lacks " + ", ".join(lacking)))
+        for name, kind in LATER.items():
+            data.setdefault(name, kind())
         return cls(state_dir, data)
 
     def save(self):
@@ -65,7 +70,7 @@ class Manifest:
         )
 
     def add(self, kind, name):
-        """Note that `name` is about to be made; `kind` is one of LISTS."""
+        """Note that `name` is about to be made; `kind` is one of LISTS, or a list of LATER."""
         if name not in self.data[kind]:
             self.data[kind].append(name)
             self.save()
@@ -76,11 +81,22 @@ class Manifest:
             self.data["images"][reference] = name
             self.save()
 
+    def add_model(self, tree, mark, parts):
+        """Note that a model is about to be brought to the folder `tree`."""
+        entry = {"mark": mark, "parts": list(parts)}
+        if self.data["models"].get(tree) != entry:
+            self.data["models"][tree] = entry
+            self.save()
+
+    def make_directories(self, folder):
+        """Make a folder and those above it, as far as they are missing; they are ours from now on."""
+        for missing in missing_directories(folder):
+            self.add("directories", missing)
+            make_directory(missing, 0o755)
+
     def install(self, path, content, mode, owner, group, scope):
         """Write a file that is ours from now on. A foreign file of that name is kept aside for teardown."""
-        for folder in missing_directories(os.path.dirname(path)):
-            self.add("directories", folder)
-            make_directory(folder, 0o755)
+        self.make_directories(os.path.dirname(path))
         known = self.data["files"].get(path)
         backup = known["backup"] if known else self._keep_aside(path)
         digest = hashlib.sha256(content).hexdigest()
@@ -162,6 +178,14 @@ def make_directory(path, mode):
     if not os.path.isdir(path):
         os.makedirs(path)
         os.chmod(path, mode)
+
+
+def remove_path(path):
+    """Remove a file, a link or a whole folder, if it is there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def write_atomically(path, content, mode, owner=-1, group=-1):
