@@ -50,7 +50,9 @@ def unit_words(unit, limit_s, stop_limit_s, cpus):
     affinity = ["--property=CPUAffinity=" + cpus] if cpus else []
     return [
         *("systemd-run", "--quiet", "--collect", "--unit=" + unit, "--property=RuntimeMaxSec=%d" % limit_s),
-        *("--property=TimeoutStopSec=%d" % stop_limit_s, "--property=LimitNOFILE=1048576", *affinity, *real_time()),
+        # Only podman hears that it has to end, and tells the container. What it starts for that must not be ended too.
+        *("--property=KillMode=mixed", "--property=TimeoutStopSec=%d" % stop_limit_s),
+        *("--property=LimitNOFILE=1048576", *affinity, *real_time()),
     ]
 
 
