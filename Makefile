@@ -17,7 +17,7 @@ test: bootstrap lint ## Lint and run all tests; those that need a lab node are s
 	@python -m tests.browser.install || true
 	@python -m pytest tests/rules tests/load tests/browser
 	@python -m pytest -n 2 --dist loadfile tests/registry tests/node
-	@python -m pytest tests/real
+	@python -m pytest -n 2 --dist loadfile tests/real
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q $(PARALLEL) tests/unit
@@ -30,11 +30,12 @@ lint-fast: bootstrap
 	mypy --no-error-summary
 	yamllint --strict .
 
-bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators; hashing.
+bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators; hashing; push and load.
 	@python -m tests.bench.site_against_shell
 	@python -m tests.bench.central_store
 	@python -m tests.bench.load_generators
 	@python -m tests.bench.hashing
+	@python -m tests.bench.push_and_load
 
 pictures: bootstrap ## Draw each dashboard into docs/images, from a lab node under a small load.
 	@python -m tests.real.pictures

@@ -109,10 +109,13 @@ class Site:
 def site(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The registry is down for as long as these tests run."""
     nodes.make(Spec(NODE))
+    made = Site(nodes, tmp_path_factory.mktemp("site"))
     nodes.lab.stop_registry()
-    yield Site(nodes, tmp_path_factory.mktemp("site"))
-    nodes.lab.start_registry()
-    nodes.lab.remove(NODE)
+    try:
+        yield made
+    finally:
+        nodes.lab.start_registry()
+        nodes.lab.remove(NODE)
 
 
 def all_there(site: Site) -> None:

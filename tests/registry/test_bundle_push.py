@@ -129,6 +129,16 @@ def test_a_tag_that_names_another_image_stays_as_it_is(site: Registry, tmp_path:
     in_registry(site, "taken/x/it", image, found["tag"])
 
 
+def test_what_the_registry_does_not_give_afterwards_is_not_pushed(site: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_source: str, _target: str, *, target_access: Access, on_start: Callable[[int], None]) -> None:
+        on_start(os.getpid())
+
+    monkeypatch.setattr(skopeo, "copy", lost)
+    bundle = site_bundles.write(tmp_path / "bundle", {"it": tiny.two_platforms("lost")})
+    found = push(site, bundle, "--prefix", "lost", code=4)["it"]
+    assert (found["state"], "unknown" in found["error"]) == ("failed", True)
+
+
 def test_a_wrong_password_and_no_password(site: Registry, tmp_path: Path) -> None:
     bundle = site_bundles.write(tmp_path / "bundle", {"one": tiny.two_platforms("a"), "two": tiny.one_platform()})
     for authfile in (site.authfile("wrong"), None):

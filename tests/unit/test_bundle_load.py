@@ -111,6 +111,7 @@ class Node:
         self.present: list[str] = []
         self.failing: dict[str, str] = {}
         self.slow = 0
+        self.late: set[str] = set(IMAGES)
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.told: list[str] = []
         self.seen: dict[str, set[str]] = {}
@@ -129,12 +130,11 @@ class Node:
         for image in arguments["images"]:
             assert image["source"] == f"oci:{self.layout}:{image['reference']}"
             self.seen.setdefault(image["name"], {path.name for path in self.layout.glob("blobs/sha256/*")})
-        waiting = arguments["wait_s"] == 0 or self.slow > 0
+        begun = names if arguments["wait_s"] == 0 else [name for name in names if self.slow > 0 and name in self.late]
         self.slow -= arguments["wait_s"] > 0
-        failed = {} if waiting else {name: self.failing[name] for name in names if name in self.failing}
-        if not waiting:
-            self.present += [name for name in names if name not in failed]
-        return {"present": [], "failed_images": failed, "pulling": dict.fromkeys(names, "started") if waiting else {}}
+        failed = {name: self.failing[name] for name in names if name in self.failing and name not in begun}
+        self.present += [name for name in names if name not in failed and name not in begun]
+        return {"present": [], "failed_images": failed, "pulling": dict.fromkeys(begun, "started")}
 
     def run(self, bundle: Path, wanted: dict[str, dict[str, Any]], *, dry: bool = False, limit_s: float = 100) -> Any:
         settings = Settings(str(self.state_dir), limit_s=limit_s, dry=dry)
@@ -201,8 +201,12 @@ def test_check_mode_asks_and_does_nothing(node: Node, bundle: Path) -> None:
 def test_an_image_that_fails_keeps_the_others_from_nothing(node: Node, bundle: Path) -> None:
     wanted = lock(oci=IMAGES["oci"](), docker=IMAGES["docker"]())
     node.failing = {"docker": "Error: no space left on device"}
+    node.slow, node.late = 2, {"oci"}
     with pytest.raises(LoadError) as caught:
         node.run(bundle, wanted)
+    # The node has told of it once, and would begin anew if it was asked again.
+    waits = [arguments["images"] for _, arguments in node.asked if arguments.get("wait_s")]
+    assert [[image["name"] for image in images] for images in waits] == [["docker", "oci"], ["oci"], ["oci"]]
     assert str(caught.value).splitlines() == [
         "image docker cannot be loaded: Error: no space left on device",
         "run this again: it goes on where it stopped",

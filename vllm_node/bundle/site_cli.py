@@ -155,14 +155,13 @@ def serve(
     if not no_verify:
         verified(bundle)
     try:
-        with serving(bundle, Request(address, port, rpm_port, tls)) as offer:
+        with serving(bundle, Request(address, port, rpm_port, tls)) as offer, contextlib.suppress(KeyboardInterrupt):
             click.echo(f"registry: https://{offer.registry}, read-only, {offer.images} images of {bundle}")
             if offer.rpms:
                 click.echo(f"RPMs: https://{offer.rpms}/")
             click.echo("In the inventory:")
             click.echo(yaml.safe_dump(offer.variables(), sort_keys=False, width=1000).rstrip())
             click.echo("Ctrl-C ends it.")
-            with contextlib.suppress(KeyboardInterrupt):
-                offer.wait()
+            offer.wait()
     except BundleError as error:
         raise _ended(error, ExitCode.TASK_FAILED) from error
