@@ -236,7 +236,7 @@ def test_own_requests_arrive_as_they_were_recorded(measured: Nodes, first: Run, 
 def test_an_overload_is_called_one_and_the_closed_loop_does_not_see_it(
     measured: Nodes, first: Run, tmp_path: Path
 ) -> None:
-    """The promise is one that only a queue without an end breaks."""
+    """Whatever the times are by then: a queue without an end is told as one."""
     closed_code, closed = bench(measured, tmp_path / "closed", "--approved", "--clients", "4", "--duration", "20")
     hidden = run_of(closed)["steps"][0]["repeats"][0]["client"]
     served = hidden["rates"]["completed_per_s"]
@@ -254,7 +254,7 @@ def test_an_overload_is_called_one_and_the_closed_loop_does_not_see_it(
         assert code == 8
         pytest.skip(f"the machine was too busy to send {rate} requests a second in time: {told}")
     assert code == 7, told
-    assert stage["client"]["verdict"]["reasons"][0].startswith("overload"), told
+    assert any(reason.startswith("overload") for reason in stage["client"]["verdict"]["reasons"]), told
     assert max(stage["client"]["server"]["waiting"]) > 5, told
 
 
