@@ -30,12 +30,13 @@ lint-fast: bootstrap
 	mypy --no-error-summary
 	yamllint --strict .
 
-bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators; hashing; push and load.
+bench: bootstrap ## Time site.yml against a shell script that does the same; weigh what many nodes cost a central store; load generators; hashing; push and load; both load generators on a node.
 	@python -m tests.bench.site_against_shell
 	@python -m tests.bench.central_store
 	@python -m tests.bench.load_generators
 	@python -m tests.bench.hashing
 	@python -m tests.bench.push_and_load
+	@python -m pytest -q -rs tests/bench/test_cross_check.py
 
 pictures: bootstrap ## Draw each dashboard into docs/images, from a lab node under a small load.
 	@python -m tests.real.pictures
