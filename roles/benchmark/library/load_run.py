@@ -39,10 +39,18 @@ import os
 import shutil
 import subprocess
 import tarfile
-import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.load_unit import bring, container_words, is_running, must_be_the_only, run, unit_words
+from ansible.module_utils.load_unit import (
+    bring,
+    container_words,
+    end,
+    fresh_folder,
+    must_be_the_only,
+    run,
+    runs_on,
+    unit_words,
+)
 
 UNIT = "vllm-node-load"
 FOLDER = "/run/" + UNIT
@@ -55,19 +63,13 @@ MOST_PAGES_BYTES = 32 * 1024 * 1024
 
 def begin(args):
     must_be_the_only(UNIT)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    try:
+    # Requests may be somebody's own.
+    with fresh_folder(FOLDER):
         prepare(args)
         start(args)
-    except BaseException:
-        # Nobody collects what did not begin.
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        raise
 
 
 def prepare(args):
-    # Requests may be somebody's own.
-    os.mkdir(FOLDER, 0o700)
     os.mkdir(os.path.join(FOLDER, "out"))
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(args["generator"]))) as tar:
         tar.extractall(FOLDER)  # noqa: S202 - made by the action plugin of this project
@@ -109,8 +111,7 @@ def last_word():
 
 
 def collect():
-    if is_running(UNIT):
-        run("systemctl", "stop", UNIT + ".service", limit_s=STOP_LIMIT_S + 30)
+    end(UNIT, STOP_LIMIT_S)
     found = {"said": "\n".join(lines()[-15:])}
     try:
         with open(os.path.join(FOLDER, "out/result.json"), encoding="utf-8") as handle:
@@ -161,11 +162,7 @@ def main():
         module.fail_json(msg="%s: %s" % (FOLDER, error))
     except (RuntimeError, ValueError, tarfile.TarError, subprocess.SubprocessError) as error:
         module.fail_json(msg=str(error))
-    end = time.monotonic() + args["wait_s"]
-    running = is_running(UNIT)
-    while running and time.monotonic() < end:
-        time.sleep(POLL_S)
-        running = is_running(UNIT)
+    running = runs_on(UNIT, args["wait_s"], POLL_S)
     module.exit_json(changed=False, running=running, progress=last_word())
 
 

@@ -39,10 +39,18 @@ import json
 import os
 import shutil
 import subprocess
-import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.load_unit import bring, container_words, is_running, must_be_the_only, run, unit_words
+from ansible.module_utils.load_unit import (
+    bring,
+    container_words,
+    end,
+    fresh_folder,
+    must_be_the_only,
+    run,
+    runs_on,
+    unit_words,
+)
 
 UNIT = "vllm-node-peer"
 FOLDER = "/run/" + UNIT
@@ -64,15 +72,9 @@ KEPT_LISTS = ("start_times", "latencies")
 
 def begin(args):
     must_be_the_only(UNIT)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    os.mkdir(FOLDER, 0o700)
-    try:
+    with fresh_folder(FOLDER):
         bring(args["sent"], FOLDER)
         start(args)
-    except BaseException:
-        # Nobody collects what did not begin.
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        raise
 
 
 def start(args):
@@ -89,8 +91,7 @@ def start(args):
 
 
 def collect():
-    if is_running(UNIT):
-        run("systemctl", "stop", UNIT + ".service", limit_s=STOP_LIMIT_S + 30)
+    end(UNIT, STOP_LIMIT_S)
     # A podman that was killed has not removed its container.
     run("podman", "rm", "--force", "--ignore", UNIT)
     found = {"said": last_lines()}
@@ -137,12 +138,7 @@ def main():
             module.exit_json(changed=False, running=True)
         if args["state"] == "collect":
             module.exit_json(changed=False, running=False, **collect())
-        end = time.monotonic() + args["wait_s"]
-        running = is_running(UNIT)
-        while running and time.monotonic() < end:
-            time.sleep(POLL_S)
-            running = is_running(UNIT)
-        module.exit_json(changed=False, running=running)
+        module.exit_json(changed=False, running=runs_on(UNIT, args["wait_s"], POLL_S))
     except OSError as error:
         module.fail_json(msg="%s: %s" % (FOLDER, error))
     except (RuntimeError, subprocess.SubprocessError) as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
+import time
 
 # Below the threads of the kernel that have to run, above all that has no such policy.
 REAL_TIME = ("--property=CPUSchedulingPolicy=rr", "--property=CPUSchedulingPriority=20")
@@ -27,6 +29,34 @@ def must_be_the_only(unit):
             "%s.service runs already on this node, and two loads would measure each other: wait for the other "
             "benchmark, or end what one left behind: systemctl stop %s.service" % (unit, unit)
         )
+
+
+@contextlib.contextmanager
+def fresh_folder(folder):
+    """An empty folder that only root may read; it goes again when what is made in it fails: nobody collects that."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder, 0o700)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def runs_on(unit, wait_s, poll_s):
+    """Whether the unit still runs after up to `wait_s`."""
+    until = time.monotonic() + wait_s
+    running = is_running(unit)
+    while running and time.monotonic() < until:
+        time.sleep(poll_s)
+        running = is_running(unit)
+    return running
+
+
+def end(unit, stop_limit_s):
+    """End the unit if it still runs; what it runs writes what it has."""
+    if is_running(unit):
+        run("systemctl", "stop", unit + ".service", limit_s=stop_limit_s + 30)
 
 
 def bring(sent, folder):
