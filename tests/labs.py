@@ -89,15 +89,7 @@ class Nodes:
         argv = [sys.executable, "-m", "vllm_node", *verb.split(), "-i", "inventories/lab", "--json", "--limit", limit]
         if variables:
             argv += ["-e", json.dumps(variables)]
-        done = subprocess.run(
-            [*argv, *words],
-            cwd=project_root(),
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
+        done = self.program(*argv, *words)
         try:
             document = json.loads(done.stdout)
         except json.JSONDecodeError:
@@ -105,6 +97,18 @@ class Nodes:
                 f"{verb} gave no JSON (exit code {done.returncode}):\n{done.stdout}\n{done.stderr}"
             ) from None
         return Run(done.returncode, document, done.stderr)
+
+    def program(self, *argv: str, limit_s: float = 1200) -> subprocess.CompletedProcess[str]:
+        """A finished program of this project that sees the session's lab."""
+        return subprocess.run(
+            argv,
+            cwd=project_root(),
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
 
     def environment(self) -> dict[str, str]:
         """Environment in which `inventories/lab` is this lab."""

@@ -7,7 +7,6 @@ by more than the clients differ, and the run says so.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,40 +14,23 @@ from typing import Any
 import pytest
 
 from tests.labs import Nodes
+from tests.real.load import INSTANCE
 from vllm_node.bench.report import document
 from vllm_node.lab.node import Spec
-from vllm_node.paths import project_root
 
 NAME = "crossed"
-INSTANCE = {
-    "name": "tiny",
-    "model": "/srv/models/tiny",
-    "gpus": [0],
-    "port": 8000,
-    "args": {"max-model-len": 2048, "max-num-seqs": 4, "enforce-eager": True},
-    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "VLLM_CPU_OMP_THREADS_BIND": "0"},
-    "start_budget_s": 600,
-    "shm_size": "1g",
-}
+PINNED = {**INSTANCE, "env": {**INSTANCE["env"], "VLLM_CPU_OMP_THREADS_BIND": "0"}}
 
 
 def test_another_client_says_the_same(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes.make(Spec(NAME, podman="5.8"))
-    run = nodes.run("up", limit=NAME, variables={"vllm_instances": [INSTANCE]})
+    run = nodes.run("up", limit=NAME, variables={"vllm_instances": [PINNED]})
     assert run.code == 0, run.document
     (tmp_path / "cores.yml").write_text(json.dumps({"all": {"hosts": {NAME: {"benchmark_cpus": "1"}}}}))
     words = ["--workload", "smoke", "--approved", "--rate", "4", "--duration", "20", "--lead-in", "2", "--cross-check"]
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "vllm_node", "bench", NAME, "-i", "inventories/lab", "-i", str(tmp_path / "cores.yml")),
-            *("--json", "--output", str(tmp_path), *words),
-        ],
-        cwd=project_root(),
-        env=nodes.environment(),
-        capture_output=True,
-        timeout=900,
-        check=False,
-    )
+    inventory = ("-i", "inventories/lab", "-i", str(tmp_path / "cores.yml"))
+    bench = (sys.executable, "-m", "vllm_node", "bench", NAME, *inventory, "--json", "--output", str(tmp_path))
+    nodes.program(*bench, *words, limit_s=900)
     found: dict[str, Any] = dict(document.read(next(tmp_path.rglob("run.json")))["cross_check"])
     with capsys.disabled():
         sys.stdout.write(f"\ncross-check: agrees {found['agrees']}: {found['why']}\n")

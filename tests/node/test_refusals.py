@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from tests.labs import Nodes
 from vllm_node.lab import pki
 from vllm_node.lab.node import Spec
-from vllm_node.paths import project_root
 
 pytestmark = pytest.mark.node
 NODE = "bare"
@@ -183,15 +181,7 @@ def test_a_gpu_with_memory_errors_is_pointed_out(nodes: Nodes) -> None:
 
 def test_ansible_alone_refuses_with_the_same_text(bare: Nodes) -> None:
     words = ["ansible-playbook", "-i", "inventories/lab", "playbooks/site.yml", "--limit", NODE]
-    done = subprocess.run(
-        [*words, "-e", "gpu_runtime_cdi_source=site"],
-        cwd=project_root(),
-        env=bare.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = bare.program(*words, "-e", "gpu_runtime_cdi_source=site", limit_s=300)
     assert done.returncode == 2
     assert "FAIL cdi.missing" in done.stdout + done.stderr
     assert "mend:" in done.stdout + done.stderr

@@ -7,10 +7,22 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 # Five scrapes of the lab's Prometheus, so that a rate over a minute has samples on both ends.
 LASTS_S = 30
 CLIENTS = 4
+# So few at a time that two cores are enough for more arrivals than the instance can serve, and for who sends them.
+INSTANCE: dict[str, Any] = {
+    "name": "tiny",
+    "model": "/srv/models/tiny",
+    "gpus": [0],
+    "port": 8000,
+    "args": {"max-model-len": 2048, "max-num-seqs": 4, "enforce-eager": True},
+    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
+    "start_budget_s": 600,
+    "shm_size": "1g",
+}
 
 
 def some_load(url: str) -> None:

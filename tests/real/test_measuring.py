@@ -20,24 +20,13 @@ from typing import Any
 import pytest
 
 from tests.labs import Nodes, Run
-from tests.real.load import some_load
+from tests.real.load import INSTANCE, some_load
 from vllm_node.bench.report import document
 from vllm_node.lab.node import Spec
 from vllm_node.paths import project_root
 
 pytestmark = pytest.mark.real
 NAME = "measured"
-# So few at a time that two cores are enough for more arrivals than the instance can serve, and for who sends them.
-INSTANCE = {
-    "name": "tiny",
-    "model": "/srv/models/tiny",
-    "gpus": [0],
-    "port": 8000,
-    "args": {"max-model-len": 2048, "max-num-seqs": 4, "enforce-eager": True},
-    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
-    "start_budget_s": 600,
-    "shm_size": "1g",
-}
 # A bring-up with nothing to do takes half of that, on a machine that does nothing else; on a busy one all takes longer.
 SECOND_RUN_LIMIT_S = 20
 SECOND_RUN_SHARE = 0.25
@@ -103,18 +92,8 @@ def test_a_second_run_measures_nothing_and_has_the_verdict_on_the_screen(
 ) -> None:
     runs = list(Path(wishes["benchmark_output"]).rglob("run.json"))
     started = time.monotonic()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "vllm_node", "up", "-i", "inventories/lab", "--limit", NAME),
-            *("-e", json.dumps(wishes)),
-        ],
-        cwd=project_root(),
-        env=measured.environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = ("up", "-i", "inventories/lab", "--limit", NAME, "-e", json.dumps(wishes))
+    done = measured.program(sys.executable, "-m", "vllm_node", *words, limit_s=600)
     took_s = time.monotonic() - started
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^{NAME} +\d+ +0 +0 +0$", done.stdout, re.MULTILINE), done.stdout
@@ -166,15 +145,7 @@ def command(output: Path, *words: str) -> list[str]:
 
 def bench(nodes: Nodes, output: Path, *words: str) -> tuple[int, dict[str, Any]]:
     """Exit code and what the document of the command says of the node."""
-    done = subprocess.run(
-        command(output, *words),
-        cwd=project_root(),
-        env=nodes.environment(),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    done = nodes.program(*command(output, *words), limit_s=900)
     found: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, found["hosts"][NAME] | {"said": done.stdout + done.stderr}
 
@@ -222,9 +193,7 @@ def test_own_requests_arrive_as_they_were_recorded(measured: Nodes, first: Run, 
     given = ("--approved", "--requests", str(tmp_path / "own.jsonl"), "--trace", str(tmp_path / "arrivals.txt"), "--lead-in", "0")
     # The workload is the requests.
     words = [word for word in command(tmp_path / "runs", *given) if word not in ("--workload", "smoke")]
-    done = subprocess.run(
-        words, cwd=project_root(), env=measured.environment(), capture_output=True, text=True, timeout=600, check=False
-    )
+    done = measured.program(*words, limit_s=600)
     assert done.returncode in VERDICTS, done.stdout + done.stderr
     run = run_of(json.loads(done.stdout)["hosts"][NAME])
     counts = run["steps"][0]["repeats"][0]["client"]["counts"]

@@ -171,18 +171,9 @@ def test_a_broken_configuration_replaces_nothing(watched: Nodes, up: Run, broken
 def test_each_fault_reaches_the_receiver(watched: Nodes, up: Run) -> None:
     run = watched.run("up", limit=NAME, variables=DRILL)
     assert run.code == 0, run.document
-    done = subprocess.run(
-        [
-            *(PLAYBOOK, "-i", "inventories/lab", "playbooks/fire-drill.yml", "--limit", NAME),
-            *("-e", "@inventories/lab/fire-drill.yml", "-e", f"fire_drill_on={NAME}"),
-        ],
-        cwd=project_root(),
-        env=watched.environment(),
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    words = (str(PLAYBOOK), "-i", "inventories/lab", "playbooks/fire-drill.yml", "--limit", NAME)
+    more = ("-e", "@inventories/lab/fire-drill.yml", "-e", f"fire_drill_on={NAME}")
+    done = watched.program(*words, *more, limit_s=900)
     assert done.returncode == 0, done.stdout[-3000:]
     # Nothing of the drill stays.
     assert watched.shell(NAME, "ls /run/vllm-node-fire-drill /srv/spare/fire-drill.fill 2>&1 | grep -vc 'No such' || true").strip() == "0"
