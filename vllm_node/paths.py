@@ -25,6 +25,11 @@ def state_dir() -> Path:
     return _xdg("XDG_STATE_HOME", ".local/state") / APP
 
 
+def runs_dir(output: str = "") -> Path:
+    """Folder of benchmarks, with a folder for each node below it; `output` is the role's `benchmark_output`."""
+    return Path(output) if output else state_dir() / "bench"
+
+
 def _xdg(variable: str, default: str) -> Path:
     value = os.environ.get(variable)
     return Path(value) if value else Path.home() / default

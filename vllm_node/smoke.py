@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from vllm_node.bench.report.measures import BY_KEY
 from vllm_node.bench.report.numbers import shown
 from vllm_node.bench.report.page import resolve
-from vllm_node.paths import state_dir
+from vllm_node.paths import runs_dir
 
 KIND = "smoke"
 _SILENT = "the instance answers"
@@ -98,7 +97,7 @@ def last(host: str, instance: str, output: str = "") -> Verdict | None:
 
     `output` is the role's `benchmark_output`.
     """
-    for path in sorted(folder(output).glob(f"{host}/*-{KIND}/run.json"), reverse=True):
+    for path in sorted(runs_dir(output).glob(f"{host}/*-{KIND}/run.json"), reverse=True):
         try:
             document = json.loads(path.read_bytes())
             if (document["kind"], document["instance"]) == (KIND, instance):
@@ -123,11 +122,6 @@ def settled(
         before = last(host, name, output) if told["verdict"] is None else None
         found.append({**told, "before": asdict(before) if before else None})
     return found
-
-
-def folder(output: str = "") -> Path:
-    """Where runs lie on the control host: below it one folder a node."""
-    return Path(output) if output else state_dir() / "bench"
 
 
 def line(told: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from tests.unit.role_code import ROOT
 from tests.unit.run_documents import answers, client, run, step
 from vllm_node import smoke
 from vllm_node.load.slo import Slo
+from vllm_node.paths import runs_dir
 from vllm_node.plugins.filter.smoke import FilterModule
 from vllm_node.smoke import Measurement, Verdict
 
@@ -125,8 +126,8 @@ def test_the_last_verdict_is_the_newest_smoke_benchmark_of_that_instance(tmp_pat
 
 def test_runs_lie_where_the_benchmark_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "XDG_STATE_HOME", "/state")
-    assert smoke.folder() == Path("/state/vllm-node/bench")
-    assert smoke.folder("/elsewhere") == Path("/elsewhere")
+    assert runs_dir() == Path("/state/vllm-node/bench")
+    assert runs_dir("/elsewhere") == Path("/elsewhere")
 
 
 def test_what_was_not_measured_says_why_and_has_the_verdict_before(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from vllm_node.bench import interrupt
 from vllm_node.bench.provenance import redact
 from vllm_node.bench.report import write
 from vllm_node.bench.run import Benchmark, BenchmarkError, Wanted
-from vllm_node.paths import state_dir
+from vllm_node.paths import runs_dir
 from vllm_node.units import image_reference
 
 _display = Display()
@@ -48,8 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         except BenchmarkError as error:
             raise AnsibleActionFail(str(error)) from error
         document = benchmark.document()
-        folder = Path(output) if output else state_dir() / "bench"
-        place = folder / host / document["id"].replace(":", "")
+        place = runs_dir(output) / host / document["id"].replace(":", "")
         # Files of one's own may have names that say whose they are. A plain word may be one of the document's own.
         files = (Path(path).name for path in (wanted.requests, wanted.trace))
         known = [host, *(name for name in files if name and not name.isidentifier())]

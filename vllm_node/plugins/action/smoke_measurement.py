@@ -22,14 +22,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Return the fact that carries the measurements of this run by instance."""
         super().run(tmp, task_vars)
         args, variables = self._task.args, task_vars or {}
-        result = args.get("result") or {}
-        refused = args.get("refused") or result.get("refused")
+        refused = args.get("refused")
         # The line that tells it begins with the host already.
         reason = " ".join(str(refused).split()).removeprefix(f"{variables['inventory_hostname']}: ")
         found = (
             Measurement(args["instance"], reason=reason)
             if refused
-            else Measurement.of(result["benchmark"], result["reports"])
+            else Measurement.of(args["result"]["benchmark"], args["result"]["reports"])
         )
         known = variables.get(FACT) or {}
         return {"changed": False, "ansible_facts": {FACT: {**known, found.instance: found.as_dict()}}}
