@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from vllm_node.models.transfer import Reach
+from vllm_node.transfer import Reach
 
 
 class ReachError(Exception):

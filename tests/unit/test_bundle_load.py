@@ -17,7 +17,7 @@ from tests.unit import site_bundles
 from tests.unit.role_code import load, run_module
 from vllm_node.bundle import oci
 from vllm_node.bundle.load import Image, LoadError, Loading, Settings, plan
-from vllm_node.models.transfer import Reach
+from vllm_node.transfer import Reach
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 IMAGES: dict[str, Callable[[], Tiny]] = {

@@ -17,11 +17,11 @@ import pytest
 
 from tests.unit.model_folders import SHARDS, SPOILT, flip, model
 from tests.unit.role_code import calls, load, manifest_code, program, run_module, shared_code
+from vllm_node import transfer
 from vllm_node.models import manifest as manifests
-from vllm_node.models import transfer
 from vllm_node.models.delivery import Delivery, DeliveryError, Outcome, Settings
 from vllm_node.models.store import wanted
-from vllm_node.models.transfer import Reach
+from vllm_node.transfer import Reach
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed on this machine")
 

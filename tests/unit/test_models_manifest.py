@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.model_folders import POINTER, SHARDS, SPOILT, Spoil, model
+from vllm_node.byte_progress import Lines
 from vllm_node.cli import cli
 from vllm_node.models import manifest as manifests
-from vllm_node.models.progress import Lines
 from vllm_node.models.shared import shared
 
 

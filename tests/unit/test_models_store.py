@@ -12,12 +12,12 @@ import pytest
 from tests.unit.factories import changed, ids, instance, judged, snapshot, variables
 from tests.unit.factories import model as seen
 from tests.unit.model_folders import SHARDS, model
+from vllm_node import transfer
 from vllm_node.models import manifest as manifests
-from vllm_node.models import transfer
 from vllm_node.models.store import StoreError, wanted
 from vllm_node.models.store import fingerprint as model_fingerprint
-from vllm_node.models.transfer import Reach
 from vllm_node.preflight import wanted_from
+from vllm_node.transfer import Reach
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vllm_node import transfer
 from vllm_node.bundle import oci
 from vllm_node.bundle.contents import image_closure
 from vllm_node.bundle.layout import BundleError, Manifest, Part
 from vllm_node.bundle.oci import Closure, Descriptor, ImageError
+from vllm_node.byte_progress import Lines, sized
 from vllm_node.images import manifest
 from vllm_node.images.manifest import ManifestError
-from vllm_node.models import transfer
-from vllm_node.models.progress import Lines, sized
-from vllm_node.models.transfer import Reach, TransferError
+from vllm_node.transfer import Reach, TransferError
 from vllm_node.units import image_reference
 
 Step = Callable[[str, dict[str, Any]], dict[str, Any]]

@@ -9,9 +9,9 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from vllm_node.byte_progress import shown, sized
 from vllm_node.exit_codes import ExitCode
 from vllm_node.models import manifest as manifests
-from vllm_node.models.progress import shown, sized
 
 
 @click.group("models")

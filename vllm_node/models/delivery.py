@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_node.models import transfer
+from vllm_node import transfer
+from vllm_node.byte_progress import Lines, sized
 from vllm_node.models.manifest import Manifest
-from vllm_node.models.progress import Lines, sized
 from vllm_node.models.store import Model, source_differences
-from vllm_node.models.transfer import Reach, TransferError
+from vllm_node.transfer import Reach, TransferError
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 """Runs the module `model_tree` with these arguments, and gives its answer."""

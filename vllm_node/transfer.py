@@ -1,6 +1,6 @@
-"""Bringing a model's files to a node with rsync, over the connection that Ansible uses.
+"""Bringing files to a node with rsync, over the connection that Ansible uses: models, and images of a bundle.
 
-Only the files of the manifest are sent. An interrupted copy goes on where it stopped: rsync writes into the file under
+Only the files that are named are sent. An interrupted copy goes on where it stopped: rsync writes into the file under
 its name, in a folder that nobody serves from, and compares what is there with the source the next time.
 """
 
