@@ -77,7 +77,7 @@ def issue(host: str, teardown: Mapping[str, Any], now: Mapping[str, Any], folder
     """
     as_found, compared_with = teardown.get("as_found"), FIRST_SNAPSHOT
     if as_found is None:
-        as_found, compared_with = _earlier(folder), EARLIER
+        as_found, compared_with = _earlier(folder, now.get("machine_id")), EARLIER
     if as_found is None:
         as_found, compared_with = _without_ours(now), NOTHING
     kept = list(teardown["kept"])
@@ -121,13 +121,16 @@ def write(certificate: Certificate, folder: Path) -> Sequence[Path]:
     return paths
 
 
-def _earlier(folder: Path) -> Mapping[str, Any] | None:
+def _earlier(folder: Path, machine_id: str | None) -> Mapping[str, Any] | None:
+    """The first snapshot that an earlier certificate holds; a node that was installed anew is another one."""
     try:
         document = json.loads((folder / "certificate.json").read_text())
     except FileNotFoundError:
         return None
+    then = document["as_found"].get("machine_id")
+    another = machine_id is not None and then is not None and then != machine_id
     # A certificate over nothing has nothing to offer to the next one.
-    return None if document["compared_with"] == NOTHING else document["as_found"]
+    return None if document["compared_with"] == NOTHING or another else document["as_found"]
 
 
 def _without_ours(now: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -194,13 +194,20 @@ def render(output: Path, **options: Any) -> None:
     "--keep",
     multiple=True,
     type=click.Choice(["images", "data", "models"]),
-    help="Leave these on the node; the certificate says so. May be given twice.",
+    help="Leave these on the node; the certificate says so. May be given several times.",
+)
+@click.option(
+    "--remove",
+    multiple=True,
+    type=click.Choice(["packages"]),
+    help="Remove these too, which stay otherwise: RPMs that were installed, unless something else needs them.",
 )
 @_check_options
 @_run_options
-def down(keep: tuple[str, ...], **options: Any) -> None:
+def down(keep: tuple[str, ...], remove: tuple[str, ...], **options: Any) -> None:
     """Remove all that vllm-node brought, prove that nodes are as they were found, issue the certificate."""
-    _play("down", "teardown", _Asked(**options), {"teardown_keep": list(keep)} if keep else {})
+    asked = {"teardown_keep": list(keep), "teardown_remove": list(remove)}
+    _play("down", "teardown", _Asked(**options), {name: value for name, value in asked.items() if value})
 
 
 @cli.command(epilog=_EPILOG)

@@ -113,8 +113,38 @@ def test_what_is_no_rpm_is_refused(built: Path, tmp_path: Path) -> None:
     assert "x.rpm is no RPM" in create(tmp_path, source, code=4)
 
 
-@pytest.mark.skipif(shutil.which("dnf") is not None, reason="dnf is here")
-def test_names_need_dnf(tmp_path: Path) -> None:
+@pytest.fixture
+def one_repository(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """dnf, which sees one repository and nothing of this machine's own; the folder of the repository."""
+    dnf = shutil.which("dnf")
+    if dnf is None or subprocess.run([dnf, "download", "--help"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("dnf with its download plugin is not here (apt-get install dnf dnf-plugins-core)")
+    program = rpms._createrepo()
+    assert program is not None
+    repository = Path(shutil.copytree(built, tmp_path / "repository"))
+    subprocess.run([program, "--quiet", str(repository)], check=True)
+    (tmp_path / "repos").mkdir()
+    (tmp_path / "repos/site.repo").write_text(f"[site]\nname=site\nbaseurl=file://{repository}\ngpgcheck=0\n")
+    (tmp_path / "bin").mkdir()
+    options = f"--setopt=reposdir={tmp_path}/repos --setopt=cachedir={tmp_path}/cache --installroot={tmp_path}/root --releasever=9"
+    (tmp_path / "bin/dnf").write_text(f'#!/bin/sh\nexec {dnf} {options} "$@"\n')
+    (tmp_path / "bin/dnf").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return repository
+
+
+def test_dnf_brings_what_is_named(one_repository: Path, tmp_path: Path) -> None:
+    words = ("create", "-i", bundles.inventory(tmp_path / "inventory"), "--output", tmp_path / "bundle", "--only", "rpms")
+    call(*words, "--rpm", "standin-signed")
+    name = "standin-signed-1.2-3.noarch.rpm"
+    assert (tmp_path / "bundle/rpms" / name).read_bytes() == (one_repository / name).read_bytes()
+    assert [path.name for path in (tmp_path / "bundle/rpms").glob("*.rpm")] == [name]
+    assert verify(tmp_path / "bundle") == []
+    assert "dnf does not bring nosuch" in call(*words, "--rpm", "nosuch", code=4).output
+
+
+def test_names_need_dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inventory = bundles.inventory(tmp_path / "inventory")
+    monkeypatch.setattr(rpms.shutil, "which", lambda _: None)
     said = call("create", "-i", inventory, "--output", tmp_path / "bundle", "--only", "rpms", "--rpm", "podman", code=4).output
     assert "--rpm needs dnf" in said

@@ -153,6 +153,21 @@ class TestBringUp:
         # Without the lock it would have gone: the lock is what keeps it.
         assert "1.20.0" in site.nodes.shell(NODE, f"{ours} --disableplugin=versionlock check-update || true")
 
+    def test_verify_finds_what_is_not_there_any_more(self, site: Site) -> None:
+        def verify() -> Any:
+            return site.nodes.run("verify", limit=NODE, variables={**site.variables, "packages_install": list(self.wishes)})
+
+        assert verify().code == 0
+        site.nodes.shell(NODE, "rpm --erase --justdb nvidia-container-toolkit; echo '#' >> /etc/yum.repos.d/vllm-node.repo")
+        run = verify()
+        assert run.code == 4
+        message = run.host(NODE)["failure"]["message"]
+        assert "/etc/yum.repos.d/vllm-node.repo" in message
+        assert "nvidia-container-toolkit" in message
+        again = "rpm --install --justdb --nosignature $(find /srv/rpms -name 'nvidia-container-toolkit-1.19.1-*.rpm')"
+        site.nodes.shell(NODE, f"sed -i '$d' /etc/yum.repos.d/vllm-node.repo; {again}")
+        assert verify().code == 0
+
     def test_a_lock_of_the_site_is_left_alone(self, site: Site) -> None:
         site.nodes.shell(NODE, f"echo '# ours\nbystander-0:1.0-1.*' >> {_LIST}")
         assert self.up(site).host(NODE)["counts"]["changed"] == 0
@@ -193,7 +208,7 @@ class TestBringUp:
 
     def test_asked_for_the_packages_go_too(self, site: Site) -> None:
         site.nodes.shell(NODE, f"true > {_LIST}; rm {ENABLED}")
-        run = site.nodes.run("down", limit=NODE, variables={"teardown_remove": ["packages"]})
+        run = site.nodes.run("down", "--remove", "packages", limit=NODE)
         assert run.code == 0, run.host(NODE)["failure"]
         assert [name for name in site.database() if name not in site.packages] == ["updated-2.0-1.noarch"]
         assert run.host(NODE)["certificate"]["kept"] == ["package updated-2.0-1.noarch (found as updated-1.0-1.noarch)"]

@@ -48,8 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         pytest.skip("no registry can be started here: " + "; ".join(thing.what for thing in missing))
     folder = tmp_path_factory.mktemp("registry")
     with registry.own(folder) as own:
-        told = Registry(own.address, own.ca_dir, Access(), folder)
-        yield Registry(own.address, own.ca_dir, Access(told.authfile(own.password), own.ca_dir), folder)
+        yield Registry(own.address, own.ca_dir, Access(own.authfile, own.ca_dir), folder)
 
 
 @dataclass(frozen=True)

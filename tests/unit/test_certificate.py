@@ -66,6 +66,14 @@ def test_a_second_teardown_is_held_against_the_first_ones_snapshot(tmp_path: Pat
     assert not moved.clean
 
 
+def test_a_node_that_was_installed_anew_under_the_same_name_is_not_held_against_the_one_before(tmp_path: Path) -> None:
+    found = {**changed(snapshot(), "links", ["lo", "eth7"]), "machine_id": "a"}
+    write(certificate(tmp_path, found, as_found=found), tmp_path)
+    new = {**snapshot(), "machine_id": "b"}
+    assert certificate(tmp_path, new, as_found=None).compared_with == NOTHING
+    assert certificate(tmp_path, {**new, "machine_id": "a"}, as_found=None).compared_with == EARLIER
+
+
 def test_a_third_one_still_knows_how_the_node_was_found(tmp_path: Path) -> None:
     found = changed(snapshot(), "links", ["lo", "eth7"])
     for as_found in (found, None):

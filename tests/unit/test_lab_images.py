@@ -73,7 +73,7 @@ def test_a_registry_that_holds_everything_is_not_written_to(
     monkeypatch.setattr(registry, "holds", lambda repository, digest: (repository, digest) == ("a/x", DIGEST))
     images._record(recipe).write_text(json.dumps({"digest": DIGEST}))
     monkeypatch.setattr(registry, "writable", lambda: pytest.fail("nothing is missing"))
-    expected = {"repository": "a/x", "tag": "v1", "digest": DIGEST, "architecture": "amd64"}
+    expected = {"repository": "a/x", "tag": "v1", "digest": DIGEST, "platform_digest": DIGEST, "architecture": "amd64"}
     assert images.ensure([recipe]) == {"x": expected}
 
 

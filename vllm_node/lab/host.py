@@ -22,6 +22,7 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
     "rsync": "rsync",
     "rpmbuild": "rpm",
+    "dnf": "dnf-plugins-core",
 }
 _CLONE_NEWNS = 0x00020000
 

@@ -131,7 +131,7 @@ RECIPES = (
 def ensure(recipes: Sequence[Recipe] = RECIPES) -> dict[str, dict[str, str]]:
     """Make and push what the registry's storage lacks; returns the image lock without the registry's address.
 
-    Shape: `{name: {repository, tag, digest, architecture}}`, with `repository` as a path below the registry.
+    Shape: `{name: {repository, tag, digest, platform_digest, architecture}}`; `repository` is a path below the registry.
     """
     locked: dict[str, dict[str, str]] = {}
     with lock("images"):
@@ -145,7 +145,9 @@ def ensure(recipes: Sequence[Recipe] = RECIPES) -> dict[str, dict[str, str]]:
         locked[recipe.name] = {
             "repository": recipe.repository,
             "tag": recipe.tag,
-            "digest": json.loads(_record(recipe).read_text())["digest"],
+            # Made for one architecture: there is no index, and one digest is both.
+            "digest": (digest := json.loads(_record(recipe).read_text())["digest"]),
+            "platform_digest": digest,
             "architecture": "amd64",
         }
     return locked

@@ -62,6 +62,11 @@ class Lab:
         return f"{registry.HOST}:{registry.PORT}"
 
     @property
+    def upstream(self) -> dict[str, str]:
+        """How this machine reaches the same registry, as the side that makes bundles: options of `bundle create`."""
+        return {"authfile": str(self.folder / "upstream/auth.json"), "ca": str(self.folder / "upstream/ca")}
+
+    @property
     def ca(self) -> str:
         """PEM of the authority that signed the registry's certificate."""
         return (self.folder / "registry/tls/ca.crt").read_text()
@@ -114,7 +119,9 @@ class Lab:
         for path in (folder, folder.parent):
             path.chmod(0o700)
         subnet = network.free_subnet(name)
-        password = registry.prepare(folder / "registry")
+        address = network.address(subnet, 1)
+        password = registry.prepare(folder / "registry", registry.HOST, address)
+        registry.write_access(folder / "upstream", folder / "registry", f"{address}:{registry.PORT}", password)
         lab = cls(name, subnet, password, locked)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"lab {name}", "-f", folder / "id"])
         lab._save()
@@ -192,9 +199,14 @@ class Lab:
                     "ansible_ssh_private_key_file": str(self.folder / "id"),
                     "ansible_ssh_common_args": " ".join(self._ssh_options(key=False)),
                     "images_lock": {
-                        name: {**image, "repository": f"{self.registry_address}/{image['repository']}"}
+                        name: {
+                            **image,
+                            "repository": f"{self.registry_address}/{image['repository']}",
+                            "source": f"{network.address(self.subnet, 1)}:{registry.PORT}/{image['repository']}",
+                        }
                         for name, image in self.images_lock.items()
                     },
+                    "lab_upstream": self.upstream,
                     "container_host_registry_address": self.registry_address,
                     "container_host_registry_ca": self.ca,
                     "container_host_registry_username": registry.USERNAME,

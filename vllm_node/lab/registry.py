@@ -6,6 +6,8 @@ read-only; only image builds write to it, on loopback, one at a time.
 
 from __future__ import annotations
 
+import base64
+import json
 import secrets
 import shutil
 import socket
@@ -14,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,37 +66,58 @@ def writable() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Own:
-    """A registry on loopback that nobody else uses. address: `host:port`; ca_dir: folder with its authority only."""
+    """A registry that nobody else uses. address: `host:port`; ca_dir: folder with its authority only."""
 
     address: str
     password: str
+    authfile: Path
     ca_dir: Path
 
 
 @contextmanager
-def own(folder: Path) -> Iterator[Own]:
-    """A registry with TLS, the password of USERNAME, and an empty, writable storage in `folder`: for one test."""
-    password = prepare(folder, "localhost")
+def own(
+    folder: Path, *, names: Sequence[str] = ("localhost",), at: str = "127.0.0.1", port: int = 0
+) -> Iterator[Own]:
+    """A registry with TLS and the password of USERNAME that nobody else uses: for one test, all of it in `folder`.
+
+    It listens on `at`, on a free port where none is given, and its certificate is for `names`. Its storage is empty
+    and can be written to.
+    """
+    password = prepare(folder, *names)
     (folder / "storage").mkdir()
-    (folder / "ca").mkdir()
-    shutil.copyfile(folder / "tls/ca.crt", folder / "ca/ca.crt")
-    port = _free_port()
-    server = _start(folder, _secured(f"127.0.0.1:{port}"), folder / "storage", read_only=False, auth=_AUTH)
+    port = port or _free_port()
+    address = f"{names[0]}:{port}"
+    write_access(folder / "access", folder, address, password)
+    server = _start(folder, _secured(f"{at}:{port}"), folder / "storage", read_only=False, auth=_AUTH)
     try:
-        context = ssl.create_default_context(cafile=str(folder / "ca/ca.crt"))
-        _wait_for(f"https://localhost:{port}/v2/", context, server, folder)
-        yield Own(f"localhost:{port}", password, folder / "ca")
+        context = ssl.create_default_context(cafile=str(folder / "tls/ca.crt"))
+        context.check_hostname = False  # asked by address here
+        _wait_for(f"https://{at}:{port}/v2/", context, server, folder)
+        yield Own(address, password, folder / "access/auth.json", folder / "access/ca")
     finally:
         server.end()
 
 
-def prepare(folder: Path, host: str = HOST) -> str:
-    """Make certificates and a password for a lab's registry in `folder`; returns the password."""
-    pki.make(folder / "tls", host)
+def prepare(folder: Path, *names: str) -> str:
+    """Make certificates for these names and a password for a registry in `folder`; returns the password."""
+    pki.make(folder / "tls", *names)
     password = secrets.token_urlsafe(18)
     hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=5)).decode()
     (folder / "htpasswd").write_text(f"{USERNAME}:{hashed}\n")
     return password
+
+
+def write_access(folder: Path, prepared: Path, address: str, password: str) -> None:
+    """Write into `folder` what a client of the registry at `address` needs: `auth.json`, and `ca/` with its authority.
+
+    prepared: the folder of `prepare`.
+    """
+    (folder / "ca").mkdir(parents=True)
+    shutil.copyfile(prepared / "tls/ca.crt", folder / "ca/ca.crt")
+    told = base64.b64encode(f"{USERNAME}:{password}".encode()).decode()
+    path = folder / "auth.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"auths": {address: {"auth": told}}}))
 
 
 def serve(folder: Path, address: str) -> process.Process:

@@ -187,6 +187,8 @@ def _local(host: Host, found: dict[str, Any]) -> dict[str, Any]:
         "time": {"epoch": time.time(), "synchronized": snapshot_system.clock_synchronized()},
         "sysctl": snapshot_system.sysctl(host),
         "links": host.names("/sys/class/net"),
+        # Names are used again; this tells one installation of a node from the next.
+        "machine_id": (host.read("/etc/machine-id") or "").strip() or None,
         "as_found": host.exists(STATE_DIR + "/as-found.json"),
         "manifest": host.exists(STATE_DIR + "/manifest.json"),
     }

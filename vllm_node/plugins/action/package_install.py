@@ -40,8 +40,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             names = self._module("node_packages", missing_of=missing_of(args["install"]))["missing"]
             return self._answer(dict.fromkeys(names), bool(names))
         wanted = self._dnf(check=True)
-        if checking:
-            return self._answer(wanted.packages, bool(wanted.packages))
+        if checking and wanted.packages:
+            return self._answer(wanted.packages, True)
         if wanted.packages:
             self._module("node_packages", packages=wanted.packages, gpg_key=args["gpg_key"])
             self._module("node_snapshot", state_dir=None, keep_as=f"{args['state_dir']}/{BEFORE}")
