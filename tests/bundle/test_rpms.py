@@ -145,6 +145,6 @@ def test_dnf_brings_what_is_named(one_repository: Path, tmp_path: Path) -> None:
 
 def test_names_need_dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inventory = bundles.inventory(tmp_path / "inventory")
-    monkeypatch.setattr(rpms.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     said = call("create", "-i", inventory, "--output", tmp_path / "bundle", "--only", "rpms", "--rpm", "podman", code=4).output
     assert "--rpm needs dnf" in said
