@@ -1,61 +1,27 @@
-"""Every cause that is known is found in a line that shows it, and in none that only looks like it."""
+"""Every cause that is known is found in a log that shows it, the first cause wins, and a normal start shows none."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
-from vllm_node.last_words import _WORDS, likely_cause
+from vllm_node.last_words import explain, likely_cause
+from vllm_node.last_words.cause import causes
+from vllm_node.last_words.table import words
 
-DEATHS = [
-    ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=7", "no such GPU in the CDI.*gpu=7"),
-    (
-        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
-        "NVSwitch fabric",
-    ),
-    ("cuInit failed with error 802", "NVSwitch fabric"),
-    ("Error 803: system has unsupported display driver / cuda driver combination", "libcuda of the image"),
-    ("CUDA error: 803", "libcuda of the image"),
-    ("Error 804: forward compatibility was attempted on non supported HW", "newer than this driver"),
-    ("CUDA driver error 804", "newer than this driver"),
-    ("Failed to initialize NVML: Driver/library version mismatch", "reboot the node"),
-    ("Failed to initialize NVML: Unknown Error", "lost its GPUs"),
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "not enough free GPU memory"),
-    (
-        "ValueError: Free memory on device cuda:0 (20.1/79.1 GiB) on startup is less than desired GPU memory "
-        "utilization (0.9, 71.2 GiB).",
-        "not enough free GPU memory",
-    ),
-    ("ValueError: No available memory for the cache blocks.", "KV cache does not fit"),
-    ("max seq len (131072) is larger than the maximum number of tokens that can be stored", "KV cache does not fit"),
-    (
-        "16.00 GiB KV cache is needed, which is larger than the available KV cache memory (3.2 GiB)",
-        "KV cache does not fit",
-    ),
-    ("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)", "raise shm_size"),
-    ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'", "raise shm_size"),
-    ("Fatal Python error: Bus error", "raise shm_size"),
-    ("OpenBLAS blas_thread_init: pthread_create failed for thread 63 of 64", "limit of processes"),
-    ("RuntimeError: can't start new thread", "limit of processes"),
-    ("OSError: [Errno 98] Address already in use", "port is taken"),
-    ("[error] listen tcp 127.0.0.1:9400: bind: address already in use", "port is taken"),
-    ("The repository /models/x contains custom code which must be executed to load the model.", "code of its own"),
-    ("consider setting `trust_remote_code=True` in LLM or using the `--trust-remote-code` flag", "code of its own"),
-    ("Please pass the argument `trust_remote_code=True` to allow it.", "code of its own"),
-    ("OSError: Can't load tokenizer for '/models/x'.", "tokenizer files are missing"),
-    ("ValueError: Couldn't instantiate the backend tokenizer from one of:", "tokenizer files are missing"),
-    ("FileNotFoundError: /models/x/tokenizer.model not found", "tokenizer files are missing"),
-    ("vllm: error: unrecognized arguments: --max-modle-len 5", r"does not know that flag.*\(--max-modle-len 5\)"),
-    (
-        'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
-        "install the package catatonit",
-    ),
-    ("Error: registry:5000/vllm@sha256:00: image not known", "run the playbook again"),
-    ("Error: no such image", "run the playbook again"),
-    ("PermissionError: [Errno 13] Permission denied: '/var/cache/vllm'", "cannot be read or written"),
-    ("Failed to initialize NVML: Insufficient Permissions", "cannot be read or written"),
-]
+DATA = Path(__file__).with_name("data")
+SAMPLES: dict[str, list[str]] = yaml.safe_load((DATA / "last_words.yml").read_text())
+NORMAL = (DATA / "vllm_start.log").read_text()
+# What vLLM says after nearly every death.
+AFTERMATH = """\
+(EngineCore pid=9) ERROR 01-02 03:04:05 [core.py:1510] EngineCore failed to start.
+(APIServer pid=2) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+vllm-chat.service: Main process exited, code=exited, status=1/FAILURE
+vllm-chat.service: Failed with result 'exit-code'.
+"""
 
 LOOK_ALIKES = [
     "Graph capturing finished in 12 secs, took 0.802 GiB",
@@ -68,30 +34,107 @@ LOOK_ALIKES = [
     "tokenizer_mode='auto'; chat template not found, using the default",
     "Using cache directory /var/cache/vllm for the compilation cache",
     '127.0.0.1:40000 - "POST /v1/completions HTTP/1.1" 200',
+    "(Worker pid=1) WARNING 01-02 03:04:05 [x.py:1] CUDA out of memory would follow from a larger batch",
+    "(Worker_TP0 pid=1) (Worker pid=1) INFO 01-02 03:04:05 [x.py:1] Permission denied for the usage file, going on",
+    'time=2026-01-02T03:04:05Z level=WARN msg="a block is corrupt, opening storage failed for it; repaired"',
+    '2026/01/02 03:04:05 [notice] 1#1: signal process: Address already in use is no news',
     "",
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "cause"), DEATHS)
-def test_a_known_death_is_explained(line: str, cause: str) -> None:
-    log = f"INFO: Loading weights took 3.2 s\n{line}\nINFO: shutting down"
-    found = likely_cause(log)
+def named(log: str) -> str | None:
+    found = explain(log)
+    return found.word.id if found else None
+
+
+@pytest.mark.parametrize(
+    ("name", "log"), [(name, log) for name, logs in SAMPLES.items() for log in logs], ids=lambda value: str(value)[:40]
+)
+def test_a_known_death_is_explained_whatever_follows_from_it(name: str, log: str) -> None:
+    found = explain(f"{log.strip()}\n{AFTERMATH}" if name not in ("dcgm-bare", "killed", "segfault") else log)
     assert found is not None
-    assert re.search(cause, found)
+    assert found.word.id == name
+    assert found.line in log
+
+
+def test_every_cause_has_a_sample_and_every_sample_a_cause() -> None:
+    assert Counter(word.id for word in words()) == Counter(list(SAMPLES))
+
+
+@pytest.mark.parametrize("word", words(), ids=lambda word: word.id)
+def test_a_cause_comes_with_a_next_step(word: object) -> None:
+    said = {name: getattr(word, name) for name in ("means", "cure")}
+    assert all(said.values())
+    assert not [text for text in said.values() if text.endswith((".", ";")) or "  " in text]
 
 
 @pytest.mark.parametrize("line", LOOK_ALIKES)
 def test_an_innocent_line_is_not_blamed(line: str) -> None:
-    assert likely_cause(line) is None
+    assert explain(line) is None
 
 
-def test_every_cause_has_a_line_that_shows_it() -> None:
-    explained = [likely_cause(line) or "" for line, _ in DEATHS]
-    silent = [meaning for _, meaning in _WORDS if not any(text.startswith(meaning) for text in explained)]
-    assert not silent
+def test_a_normal_start_matches_nothing() -> None:
+    assert explain(NORMAL) is None
 
 
-def test_the_detail_comes_from_its_own_line_only() -> None:
-    found = likely_cause("unrecognized arguments: --a 1\nusage: vllm serve")
+@pytest.mark.parametrize("line", NORMAL.splitlines())
+def test_no_line_of_a_normal_start_matches_by_itself(line: str) -> None:
+    assert explain(line) is None
+
+
+def test_the_first_cause_wins_over_its_consequences() -> None:
+    log = "\n".join([*SAMPLES["safetensors-header"], *SAMPLES["port"], AFTERMATH])
+    assert named(log) == "safetensors-header"
+
+
+def test_the_engine_that_refers_to_a_cause_above_is_only_named_without_one() -> None:
+    found = explain(AFTERMATH)
     assert found is not None
-    assert found.endswith("(--a 1)")
+    assert found.word.id == "engine-init"
+    assert "first traceback" in found.text
+
+
+def test_an_exact_cause_further_down_wins_over_a_general_one() -> None:
+    log = "\n".join([*SAMPLES["nccl-system"], *SAMPLES["nvls"], AFTERMATH])
+    assert named(log) == "nvls"
+
+
+def test_the_latest_start_that_shows_a_cause_counts() -> None:
+    again = "vllm-chat.service: Scheduled restart job, restart counter is at {}.\n"
+    log = "".join(
+        [SAMPLES["cuda-802"][0], "\n", AFTERMATH, again.format(1), SAMPLES["heads"][0], "\n", AFTERMATH, again.format(2)]
+    )
+    assert named(log) == "heads"
+    found = [cause.word.id for cause in causes(log + "(APIServer pid=2) just begun\n") if cause]
+    assert found == ["heads", "cuda-802"]
+
+
+def test_a_bar_that_is_redrawn_in_place_hides_nothing() -> None:
+    log = "Capturing CUDA graphs:  1/9\rCapturing CUDA graphs:  2/9\r\x1b[31mRuntimeError: can't start new thread\x1b[0m"
+    found = explain(log)
+    assert found is not None
+    assert found.line == "RuntimeError: can't start new thread"
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("unknown-flag", "--max-modle-len 5"),
+        ("cdi-unresolvable", "nvidia.com/gpu=7"),
+        ("kv-too-small", "26208"),
+        ("heads", "32"),
+        ("max-len", "4096"),
+        ("architecture", "['NewForCausalLM']"),
+        ("secret-missing", "vllm-chat-key"),
+        ("read-only", "/root/.cache"),
+        ("no-user", "1000"),
+        ("dcgm-field", "unknown ExporterCounter field 'DCGM_FI_DEV_NOPE"),
+        ("nginx-certificate", "/run/secrets/tls.pem"),
+        ("prometheus-lock", "resource temporarily unavailable"),
+    ],
+)
+def test_the_detail_of_its_line_is_told(name: str, detail: str) -> None:
+    found = explain(SAMPLES[name][0])
+    assert found is not None
+    assert found.detail.lstrip("'") == detail
+    assert likely_cause(SAMPLES[name][0]) == f"{found.word.means} ({found.detail}); {found.word.cure}"

@@ -71,7 +71,7 @@ def test_anything_else_is_not_ready_and_says_why(
 
 def test_a_server_that_hangs_up_in_the_middle_is_not_ready(step: Any, site: Site) -> None:
     site.cut = True
-    assert reason(step, site) == "not listening yet"
+    assert reason(step, site) == "no answer: the page was cut off"
 
 
 @pytest.mark.parametrize("kind", ["vllm", "http", "metrics"])

@@ -122,7 +122,8 @@ def test_a_container_with_other_inputs_is_restarted(node: Node) -> None:
     node.quadlet(inputs="two")
     node.podman(**{"vllm-chat": "one"})
     assert node.step()["actions"] == [f"{UNIT} restarted"]
-    assert node.told() == [["restart", "--no-block", UNIT]]
+    # Else the sixth change within the interval of StartLimitBurst= would be refused by systemd.
+    assert node.told() == [["reset-failed", UNIT], ["restart", "--no-block", UNIT]]
 
 
 def test_a_failed_unit_is_forgiven_and_started(node: Node) -> None:
@@ -254,6 +255,39 @@ def test_an_active_unit_that_does_not_answer_loads_and_tells_its_last_line(node:
     assert calls(node.programs, "journalctl")[-1][-1] == "_SYSTEMD_INVOCATION_ID=feed"
 
 
+VLLM = {"kind": "vllm", "model": "chat"}
+SHARDS = "Loading safetensors checkpoint shards:  38% Completed | 3/8 [00:30<00:50, 10.00s/it]"
+
+
+def test_a_vllm_that_loads_tells_its_phase_and_not_that_nobody_listens(node: Node) -> None:
+    program(node.programs, "journalctl", f"echo '{SHARDS}'; echo something else")
+    state = look(node, {**VLLM, "url": nobody()}, InvocationID="feed")
+    assert (state["state"], state["detail"]) == ("loading", "loading shard 4 of 8")
+    assert state["phase"] == {"phase": "weights", "text": "loading shard 4 of 8", "done": 3, "total": 8, "left_s": 50}
+    assert state["log"].splitlines() == [SHARDS, "something else"]
+
+
+def test_of_a_long_journal_no_more_is_read_than_fits_and_no_half_line(node: Node) -> None:
+    program(node.programs, "journalctl", "i=0; while [ $i -lt 900 ]; do printf '%0200d\\n' 7; i=$((i+1)); done")
+    log = look(node, {"kind": "http", "url": nobody()})["log"]
+    assert 60000 < len(log) <= node.module.MOST_CHARACTERS
+    assert {len(line) for line in log.splitlines()} == {200}
+    assert f"--lines={node.module.MOST_LINES}" in calls(node.programs, "journalctl")[-1]
+
+
+def test_a_vllm_that_answers_something_else_tells_both(node: Node) -> None:
+    program(node.programs, "journalctl", f"echo '{SHARDS}'")
+    with serving(Site({"/v1/models": (503, "oh")})) as site:
+        assert look(node, {**VLLM, "url": site.url})["detail"] == "/v1/models answers 503 - loading shard 4 of 8"
+
+
+@pytest.mark.parametrize("active", ["activating", "active"])
+def test_after_a_restart_the_starts_before_it_are_shown_as_well(node: Node, active: str) -> None:
+    state = look(node, {"kind": "http", "url": nobody()}, ActiveState=active, NRestarts="1", InvocationID="feed")
+    assert (state["state"], state["log"]) == ("loading", "one\nlast line")
+    assert calls(node.programs, "journalctl")[-1][-1] == f"--unit={UNIT}"
+
+
 @pytest.mark.parametrize(
     ("journal", "said"),
     [
@@ -292,3 +326,23 @@ def test_a_container_that_lost_its_gpus_is_not_ready(node: Node, code: int, said
     told = node.step(gpus=("0",))["states"][UNIT]
     assert told["state"] == state
     assert told.get("log") == (said if state == "dead" else None)
+
+
+@pytest.mark.parametrize(
+    ("written", "started", "restarted"),
+    [(1000, 2000, False), (2000, 1000, True), (2000.5, 2000, False), (None, 1000, False), (2000, 0, False)],
+)
+def test_journald_is_restarted_when_its_limit_is_newer_than_itself(
+    node: Node, written: float | None, started: int, restarted: bool
+) -> None:
+    node.quadlet()
+    node.podman(**{"vllm-chat": "one"})
+    limit = node.root / "50-vllm-node.conf"
+    node.module.JOURNAL_LIMIT = str(limit)
+    if written is not None:
+        limit.touch()
+        os.utime(limit, (written, written))
+    asked = f'case "$*" in *timestamp*) {f"echo @{started}" if started else ":"}; exit;; esac'
+    program(node.programs, "systemctl", asked + SYSTEMCTL.format(folder=node.root / "systemd"))
+    assert node.step()["actions"] == (["systemd-journald restarted"] if restarted else [])
+    assert node.told() == ([["restart", "systemd-journald"]] if restarted else [])

@@ -11,6 +11,7 @@ description:
     whose inputs are not the ones of their unit, and starts the target.
   - Then it asks each unit whether it is ready, for up to I(wait_s), and reports. The action plugin C(stack_up)
     repeats it.
+  - When all are ready, the history of the node says so of its newest generation.
   - A unit with C(reload) is reloaded when a file of its folder is newer than what it says it has loaded; it goes on
     with the old configuration and is reported when it refuses the new one.
 options:
@@ -24,13 +25,17 @@ author: [vllm-node maintainers]
 
 RETURN = r"""
 states:
-  description: Unit → state (ready, loading or dead), detail, restarts, log, container.
+  description:
+    - Unit → state (ready, loading or dead), detail, restarts, container.
+    - log, the end of its journal, of a unit that is not ready.
+    - phase, how far the start has come, of a vLLM instance that loads.
   type: dict
   returned: always
 actions: {description: What was done to systemd and its units., type: list, returned: always}
 """
 
 import concurrent.futures
+import errno
 import glob
 import json
 import os
@@ -39,16 +44,25 @@ import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gateway_door import ajar
 from ansible.module_utils.loopback import SilentError, ask
+from ansible.module_utils.node_generations import Store
 from ansible.module_utils.node_manifest import Manifest
+from ansible.module_utils.vllm_phases import phase
 
+JOURNAL_LIMIT = "/etc/systemd/journald.conf.d/50-vllm-node.conf"
 UNIT_FOLDER = "/etc/containers/systemd"
 GENERATED = "/run/systemd/generator"
 STORAGE = "/var/lib/containers/storage"
 SOURCE = re.compile(r"^SourcePath=(.+)$", re.MULTILINE)
 INPUTS = re.compile(r"^Label=io\.vllm-node\.inputs=(\S+)", re.MULTILINE)
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "NRestarts", "Result", "NeedDaemonReload", "InvocationID")
+SILENT = "not listening yet"
 PODMAN_EVENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ .* m=\+|conmon ")
+# Of the journal: enough for the first traceback of a start to be seen above those that follow from it, and for the
+# latest phase to be seen below what each worker writes; never more than fits into an answer.
+MOST_LINES = 400
+MOST_CHARACTERS = 64 * 1024
 # Within this time a program has read its files again, or said that it cannot.
 RELOAD_LIMIT_S = 15
 # The first failure may be bad luck (a device that was not ready yet); a third is not.
@@ -121,6 +135,18 @@ def containers():
     }
 
 
+def journal_is_old():
+    """Whether journald has not read the limit that was written for it: it reads its files when it starts only."""
+    try:
+        written = os.stat(JOURNAL_LIMIT).st_mtime
+    except OSError:
+        return False
+    done = run("systemctl", "show", "--timestamp=unix", "-p", "ActiveEnterTimestamp", "--value", "systemd-journald")
+    started = re.fullmatch(r"@(\d+)\s*", done.stdout)
+    # In whole seconds, as systemd tells it: what was restarted in the second of the writing is not restarted for ever.
+    return bool(started) and int(started.group(1)) < int(written)
+
+
 def begin(target, units, manifest, dry):
     """Make systemd want the right thing; returns what was (or would be) done."""
     done = []
@@ -146,16 +172,23 @@ def begin(target, units, manifest, dry):
         if not dry:
             manifest.add("units", target)
             run("systemctl", "enable", "--quiet", target)
+    if journal_is_old():
+        done.append("systemd-journald restarted")
+        if not dry:
+            # systemd keeps the streams of all units for it meanwhile.
+            run("systemctl", "restart", "systemd-journald")
     running = containers()
     for unit in units:
         state = known.get(unit, {}).get("ActiveState")
         name = unit[: -len(".service")]
         wanted = wanted_inputs(unit)
         loops = known.get(unit, {}).get("SubState", "").startswith("auto-restart")
-        if (state == "failed" or loops) and not dry:
-            # What the unit did before it was mended is not held against it.
+        changed = wanted and name in running and running[name]["inputs"] != wanted
+        if (state == "failed" or loops or changed) and not dry:
+            # What the unit did before it was mended is not held against it, nor is how often it was changed: the limit
+            # of starts is for what starts again by itself.
             run("systemctl", "reset-failed", unit)
-        if loops or (wanted and name in running and running[name]["inputs"] != wanted):
+        if loops or changed:
             done.append(unit + " restarted")
             if not dry:
                 run("systemctl", "restart", "--no-block", unit)
@@ -179,11 +212,16 @@ def get(url, body=None):
     return status, text if status < 400 else text[:300]
 
 
+def unanswered(reason):
+    """Why there is no answer: a port that nobody has opened yet is what a start looks like, the rest is not."""
+    return SILENT if reason == os.strerror(errno.ECONNREFUSED) else "no answer: " + reason
+
+
 def vllm_is_ready(ready):
     """Whether the model is listed and one token was generated: a listening socket proves neither."""
     status, text = get(ready["url"] + "/v1/models")
     if status != 200:
-        return "not listening yet" if status == 0 else "/v1/models answers %d" % status
+        return unanswered(text) if status == 0 else "/v1/models answers %d" % status
     try:
         names = [model["id"] for model in json.loads(text)["data"]]
     except (ValueError, KeyError, TypeError):
@@ -193,7 +231,7 @@ def vllm_is_ready(ready):
     body = {"model": ready["model"], "prompt": "Hello", "max_tokens": 1}
     status, text = get(ready["url"] + "/v1/completions", body)
     if status != 200:
-        return "a completion answers %d: %s" % (status, text)
+        return "a completion: " + unanswered(text) if status == 0 else "a completion answers %d: %s" % (status, text)
     try:
         return None if json.loads(text)["usage"]["completion_tokens"] >= 1 else "no token was generated"
     except (ValueError, KeyError, TypeError):
@@ -206,9 +244,11 @@ def not_ready(ready):
         return None
     if ready["kind"] == "vllm":
         return vllm_is_ready(ready)
+    if ready["kind"] == "gateway":
+        return ajar(ready["address"], ready["port"])
     status, text = get(ready["url"])
     if status != 200:
-        return "not listening yet" if status == 0 else "answers %d" % status
+        return unanswered(text) if status == 0 else "answers %d" % status
     if ready["kind"] == "metrics" and not re.search(r"^%s[{ ]" % ready["metric"], text, re.MULTILINE):
         return "answers, but without %s" % ready["metric"]
     return None
@@ -255,10 +295,13 @@ def take_up(unit, reload, dry):
     return "was told to read %s again and did not within %d s" % (reload["folder"], RELOAD_LIMIT_S), True, True
 
 
-def last_lines(unit, count, invocation=None):
-    words = ["journalctl", "--no-pager", "--output=cat", "--lines=%d" % count]
+def last_lines(unit, invocation=None):
+    """The end of a unit's journal, of all its starts or of one; with what systemd says of it only for all."""
+    words = ["journalctl", "--no-pager", "--output=cat", "--lines=%d" % MOST_LINES]
     words += ["_SYSTEMD_INVOCATION_ID=" + invocation] if invocation else ["--unit=" + unit]
-    return run(*words).stdout.strip()
+    text = run(*words).stdout.strip()
+    # A line that was cut in two says nothing.
+    return text if len(text) <= MOST_CHARACTERS else text[-MOST_CHARACTERS:].partition("\n")[2]
 
 
 def own_words(text):
@@ -287,16 +330,19 @@ def look_at(unit, entry, properties, dry=False):
     if active == "failed" or (restarts > FORGIVEN_RESTARTS and active != "active"):
         state["state"] = "dead"
         state["detail"] = "%s (%s), restarted %d times" % (active, properties.get("Result"), restarts)
-        state["log"] = last_lines(unit, 25)
+        state["log"] = last_lines(unit)
         return state
     if active != "active":
         state["detail"] = "%s (%s)" % (active, properties.get("SubState"))
+        if restarts:
+            state["detail"] += ", restarted %d times" % restarts
+            state["log"] = last_lines(unit)
         return state
     reason = not_ready(entry.get("ready"))
     if reason is None and entry.get("reload"):
         reason, state["reloaded"], refused = take_up(unit, entry["reload"], dry)
         if refused:
-            return {**state, "state": "dead", "detail": reason, "log": last_lines(unit, 25)}
+            return {**state, "state": "dead", "detail": reason, "log": last_lines(unit)}
     if reason is None:
         gone = lost_gpus(unit[: -len(".service")]) if entry.get("gpus") else None
         state["state"] = "dead" if gone else "ready"
@@ -304,10 +350,17 @@ def look_at(unit, entry, properties, dry=False):
             state["detail"] = "it answers, but its GPUs are gone"
             state["log"] = gone
         return state
-    state["detail"] = reason
-    said = own_words(last_lines(unit, 10, properties.get("InvocationID")))
-    if said:
-        state["detail"] += " - " + said[:160]
+    log = last_lines(unit, properties.get("InvocationID"))
+    # After a restart it is the starts before that say what is wrong.
+    state["log"] = last_lines(unit) if restarts else log
+    found = phase(log) if (entry.get("ready") or {}).get("kind") == "vllm" else None
+    said = own_words(log)
+    if found:
+        state["phase"] = found
+        # Nobody listens until the engine is up: that is no news while it loads.
+        state["detail"] = found["text"] if reason == SILENT else "%s - %s" % (reason, found["text"])
+    else:
+        state["detail"] = "%s - %s" % (reason, said[:160]) if said else reason
     return state
 
 
@@ -354,6 +407,8 @@ def main():
         module.fail_json(msg=str(error), actions=actions)
     for unit, state in states.items():
         state["container"] = there.get(unit[: -len(".service")], {}).get("id")
+    if not module.check_mode and all(state["state"] == "ready" for state in states.values()):
+        Store(args["state_dir"]).ready()
     module.exit_json(changed=bool(actions), actions=actions, states=states)
 
 
