@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from vllm_node.bench import flags, server
 from vllm_node.bench.provenance import Facts, collect, digest
 from vllm_node.bench.redaction import Redactor, redact
 from vllm_node.load.definitions import DEFINITIONS
-from vllm_node.paths import project_root
 
 DIGEST = "sha256:" + "a" * 64
 SNAPSHOT: dict[str, Any] = {
@@ -146,10 +144,15 @@ def test_without_a_command_line_the_flags_are_inferred() -> None:
     assert unseen["the command line that runs"] == "no podman"
 
 
-def test_the_roles_own_flags_are_those_of_the_role() -> None:
-    text = yaml.safe_load((project_root() / "roles/vllm/vars/main.yml").read_text())["_vllm_args"]
-    named = set(re.findall(r"'([a-z-]+)':", text))
-    assert named == set(flags.role_args(INSTANCE))
+def test_the_flags_of_a_profile_are_the_profiles() -> None:
+    profiled = {**INSTANCE, "profile": "batch", "gpus": []}
+    values, told = flags.role_args(profiled, {"vllm": {"tag": "v0.33.0"}})
+    assert (values["stream-interval"], told["stream-interval"]) == (10, "profile batch")
+    found = flags.effective(["--stream-interval", "10", "--host", "127.0.0.1"], inventory={}, role=values, origins=told)
+    assert [(one["flag"], one["origin"]) for one in found["flags"]] == [
+        ("--stream-interval", "profile batch"),
+        ("--host", "role default"),
+    ]
 
 
 def test_another_image_than_the_locked_one_is_told() -> None:

@@ -171,6 +171,7 @@ def _vllm(facts: Facts, unseen: dict[str, str]) -> dict[str, Any]:
     if facts.instance is None:
         unseen["origin of flags"] = "the inventory's entry of the instance was not given"
     unseen["other flags"] = _VLLM_DEFAULTS
+    role, origins = flags.role_args(instance, facts.lock, facts.snapshot)
     return {
         "version": _observed(facts, "version", "vLLM's version", unseen),
         "started_at": _observed(facts, "started_at", "the start of the container", unseen),
@@ -178,7 +179,8 @@ def _vllm(facts: Facts, unseen: dict[str, str]) -> dict[str, Any]:
         **flags.effective(
             command,
             inventory=instance.get("args") or {},
-            role=facts.role_args if facts.role_args is not None else flags.role_args(instance),
+            role=facts.role_args or role,
+            origins=origins,
         ),
     }
 

@@ -13,6 +13,8 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from vllm_node.lab.standin_libcuda import libcuda
+
 STANDINS = Path(__file__).resolve().parent / "standins"
 SHARE = Path("usr/share/standin-nvidia")
 LIB_DIR = Path("usr/lib/x86_64-linux-gnu")
@@ -79,7 +81,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Profile:
-    """Hardware and driver of a node. `driver` is the version that is loaded, `library` that of the files."""
+    """Hardware and driver of a node. `driver` is the version that is loaded, `library` that of the files.
+
+    `cuinit` is the CUresult that cuInit returns in a container that has the GPUs.
+    """
 
     name: str
     gpus: tuple[Gpu, ...]
@@ -91,6 +96,7 @@ class Profile:
     nvswitches: tuple[str, ...] = ()
     fabric_manager: bool = False
     persistenced: bool = True
+    cuinit: int = 0
 
 
 _H100 = Gpu(
@@ -165,7 +171,7 @@ def _profiles() -> dict[str, Profile]:
         Profile("l40sx2", _gpus("l40sx2", _L40S, "21 e1")),
         Profile("mig", (replace(split, mig=_mig_devices("mig")),)),
         Profile("ecc", (healthy, faulty)),
-        Profile("mismatch", _gpus("mismatch", _L40S, "21 e1"), library="570.124.06"),
+        Profile("mismatch", _gpus("mismatch", _L40S, "21 e1"), library="570.124.06", cuinit=803),
         Profile("none", ()),
     ]
     return {profile.name: profile for profile in found}
@@ -225,9 +231,11 @@ def _copy_program(root: Path, standin: str, name: str) -> None:
 
 
 def _libraries(root: Path, hardware: Profile) -> None:
-    for library in ("libnvidia-ml.so", "libcuda.so"):
-        _write(root / LIB_DIR / f"{library}.{hardware.library}", "")
-        _link(root / LIB_DIR / f"{library}.1", f"{library}.{hardware.library}")
+    for library, content in (("libnvidia-ml.so", b""), ("libcuda.so", libcuda(hardware.cuinit))):
+        path = root / LIB_DIR / f"{library}.{hardware.library}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        _link(root / LIB_DIR / f"{library}.1", path.name)
 
 
 def _proc_driver(root: Path, hardware: Profile) -> None:
