@@ -15,11 +15,15 @@ from typing import Any
 from ansible.module_utils import (
     snapshot_cdi,
     snapshot_files,
+    snapshot_firewall,
     snapshot_gpu,
+    snapshot_journal,
+    snapshot_links,
     snapshot_model,
     snapshot_podman,
     snapshot_ports,
     snapshot_registry,
+    snapshot_store,
     snapshot_supply,
     snapshot_system,
     snapshot_units,
@@ -90,14 +94,16 @@ def take(host: Host, arguments: dict[str, Any]) -> dict[str, Any]:
         )
         for model in wanted_models(arguments["models"])
     ]
+    reads = Aside("models.read", partial(snapshot_store.speeds, [model["path"] for model, _ in models]))
     probes = Probes(host)
     for what, probe in _probes(host, arguments).items():
         probes.start(what, probe)
-    asides = [files, *disks.values(), *(aside for _, aside in models)]
+    asides = [files, *disks.values(), *(aside for _, aside in models), reads]
     collect(asides, host.started + host.time_limit_s)
     found = probes.results(host.started + 1.8 * host.time_limit_s)
 
     fingerprints = _value(host, files)
+    speeds = _value(host, reads) or {}
     snapshot = {
         "schema": SCHEMA,
         "taken_at": taken_at,
@@ -107,7 +113,9 @@ def take(host: Host, arguments: dict[str, Any]) -> dict[str, Any]:
         **_local(host, found),
         "mounts": mounts,
         "disks": [_disk(host, path, aside, mounts) for path, aside in disks.items()],
-        "models": [_model(host, model, aside, mounts) for model, aside in models],
+        "models": [
+            {**_model(host, model, aside, mounts), "read": speeds.get(model["path"])} for model, aside in models
+        ],
         "files": fingerprints,
         "registry": found.get("registry"),
         "supply": found.get("supply"),
@@ -150,13 +158,16 @@ def _probes(host: Host, arguments: dict[str, Any]) -> dict[str, Any]:
         "gpu.processes": partial(snapshot_gpu.probe_processes, host),
         "units": partial(snapshot_units.probe, host),
         "ports": partial(snapshot_ports.probe, host),
+        "gpu.links": partial(snapshot_links.probe_links, host),
         "gpu.driver": partial(snapshot_gpu.probe_driver, host),
         "gpu.hardware": partial(snapshot_gpu.probe_hardware, host),
         "gpu.fabric_manager.version": partial(snapshot_gpu.probe_fabric_manager, host),
         "cdi": partial(snapshot_cdi.probe, host),
         "supply": partial(snapshot_supply.probe, host),
         "kernel": partial(snapshot_system.probe_kernel, host),
-        "firewall.ruleset_sha256": partial(snapshot_system.probe_ruleset, host),
+        "journal": partial(snapshot_journal.probe, host),
+        "firewall.ruleset_sha256": partial(snapshot_firewall.probe_ruleset, host),
+        "firewall.zones": partial(snapshot_firewall.probe_zones, host),
     }
     registry = arguments["registry"]
     if registry:
@@ -179,6 +190,7 @@ def _local(host: Host, found: dict[str, Any]) -> dict[str, Any]:
             "next_boot_has_nvidia": None,
         },
         "cgroup": snapshot_system.cgroup(host),
+        "journal": found.get("journal"),
         "selinux": snapshot_system.selinux(host),
         "secure_boot": snapshot_system.secure_boot(host),
         "cpu": {"count": os.cpu_count()},
@@ -203,6 +215,7 @@ def _joined(found: dict[str, Any], units: dict[str, Any]) -> dict[str, Any]:
     hardware = found.get("gpu.hardware") or {}
     refresh = watched.get("nvidia-cdi-refresh.service")
     cdi = found.get("cdi") or {"toolkit": None, "specs": None}
+    ruleset = found.get("firewall.ruleset_sha256") or {}
     if refresh:
         path_unit = watched.get("nvidia-cdi-refresh.path") or {}
         refresh = {key: refresh[key] for key in ("load", "active", "result", "after")}
@@ -219,6 +232,7 @@ def _joined(found: dict[str, Any], units: dict[str, Any]) -> dict[str, Any]:
             "devices": smi["devices"],
             "error": smi["error"],
             "processes": found.get("gpu.processes"),
+            "links": found.get("gpu.links"),
             "module_signer": driver.get("signer"),
             **{key: hardware.get(key) for key in ("pci_gpus", "nvswitches", "nouveau", "device_nodes")},
             "persistenced": (watched.get("nvidia-persistenced.service") or {}).get("active"),
@@ -232,7 +246,9 @@ def _joined(found: dict[str, Any], units: dict[str, Any]) -> dict[str, Any]:
         "units": units,
         "firewall": {
             "firewalld": (watched.get("firewalld.service") or {}).get("active"),
-            "ruleset_sha256": found.get("firewall.ruleset_sha256"),
+            "ruleset_sha256": ruleset.get("sha256"),
+            "input_chains": ruleset.get("input_chains"),
+            **(found.get("firewall.zones") or dict.fromkeys(("zones", "default_zone", "zone"))),
         },
     }
 
@@ -270,6 +286,8 @@ def _model(host: Host, model: dict[str, Any], aside: Aside, mounts: list[dict[st
             "own_code": [],
             "auto_map_missing": [],
             "vocabulary_files": [],
+            "config": None,
+            "weights": None,
             "problems": [],
         }
     return {**value, "fstype": mount.get("fstype"), "mount": mount.get("target")}

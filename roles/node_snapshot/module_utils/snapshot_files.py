@@ -12,6 +12,7 @@ TREES = (
     "/etc/cdi",
     "/run/cdi",
     "/etc/systemd/system",
+    "/etc/systemd/journald.conf.d",
     "/etc/modules-load.d",
     "/etc/modprobe.d",
     "/etc/sysctl.d",

@@ -66,6 +66,8 @@ def _device(index: int, gpu: ElementTree.Element) -> dict[str, Any]:
         "name": _text(gpu, "product_name"),
         "pci": gpu.get("id") or _text(gpu, "pci/pci_bus_id"),
         "memory_total_bytes": _bytes(_text(gpu, "fb_memory_usage/total")),
+        # What the driver keeps for itself: programs see the total without it.
+        "memory_reserved_bytes": _bytes(_text(gpu, "fb_memory_usage/reserved")),
         "memory_used_bytes": _bytes(_text(gpu, "fb_memory_usage/used")),
         "mig_mode": _text(gpu, "mig_mode/current_mig"),
         "mig": [_mig(mig) for mig in gpu.findall("mig_devices/mig_device")],

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from ansible.module_utils import snapshot_safetensors, snapshot_tree
+from ansible.module_utils import snapshot_safetensors, snapshot_shape, snapshot_tree, snapshot_weights
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "spiece.model", "vocab.txt", "vocab.json")
 _POINTER = b"version https://git-lfs"
@@ -28,6 +28,8 @@ def inspect(name: str, path: str, most_problems: int = _MOST_PROBLEMS) -> dict[s
         "own_code": [],
         "auto_map_missing": [],
         "vocabulary_files": [],
+        "config": None,
+        "weights": None,
         "problems": [],
     }
     if not found["exists"]:
@@ -43,7 +45,7 @@ def inspect(name: str, path: str, most_problems: int = _MOST_PROBLEMS) -> dict[s
         return found
     found["bytes"] = sum(_size(os.path.join(path, each)) or 0 for each in names)
     found["vocabulary_files"] = _vocabulary(path, names)
-    problems = _config(path, names, found) + _weights(path, names) + _tokenizer(path, names)
+    problems = _config(path, names, found) + _weights(path, names, found) + _tokenizer(path, names)
     problems += [f"{each} is a download that has not ended" for each in snapshot_tree.unfinished(path)]
     if len(problems) > most_problems:
         problems = [*problems[:most_problems], f"and {len(problems) - most_problems} more"]
@@ -112,6 +114,7 @@ def _config(path: str, names: list[str], found: dict[str, Any]) -> list[str]:
     found["auto_map"] = any(isinstance(each, dict) and each for each in maps)
     found["own_code"] = files
     found["auto_map_missing"] = [file for file in files if file not in names]
+    found["config"] = snapshot_shape.part(config)
     return []
 
 
@@ -130,7 +133,7 @@ def _code_files(auto_map: Any) -> list[str]:
     ]
 
 
-def _weights(path: str, names: list[str]) -> list[str]:
+def _weights(path: str, names: list[str], found: dict[str, Any]) -> list[str]:
     shards: dict[str, set[str]] = {}
     problems: list[str] = []
     indices = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
@@ -154,34 +157,56 @@ def _weights(path: str, names: list[str]) -> list[str]:
         }
     if not shards and not loose:
         return problems or ["there are no weights (*.safetensors, *.gguf or pytorch_model*.bin)"]
+    # What the index names is what is loaded: a folder may hold the same weights once more in another layout.
+    counted = {name for name in shards or _one_layout(loose) if name.endswith(".safetensors")}
+    tally = snapshot_weights.Tally(_layers(found["config"]))
+    whole = bool(counted)
     for shard in sorted({*shards, *loose}):
-        problem = _shard(path, shard, shards.get(shard, set()))
+        tensors, problem = _shard(path, shard, shards.get(shard, set()))
         if problem:
             problems.append(problem)
+        if shard in counted:
+            whole = whole and problem is None
+            if problem is None:
+                tally.add(tensors)
+    # A part of the weights is no figure at all.
+    found["weights"] = tally.result() if whole else None
     return problems
 
 
-def _shard(path: str, shard: str, tensors: set[str]) -> str | None:
-    """What is wrong with a file of weights, in which the index places `tensors`."""
+def _one_layout(files: set[str]) -> set[str]:
+    """Without Mistral's own layout where the usual one is there as well."""
+    usual = {name for name in files if not name.startswith("consolidated")}
+    return usual or files
+
+
+def _layers(config: dict[str, Any] | None) -> int | None:
+    text = (config or {}).get("text_config") or config or {}
+    layers = text.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
+
+
+def _shard(path: str, shard: str, tensors: set[str]) -> tuple[dict[str, Any], str | None]:
+    """Tensors of a file of weights, and what is wrong with it; the index places `tensors` there."""
     place = os.path.join(path, shard)
     size = _size(place)
     if size is None:
-        return f"shard {shard} is missing"
+        return {}, f"shard {shard} is missing"
     if size == 0:
-        return f"shard {shard} is empty"
+        return {}, f"shard {shard} is empty"
     try:
         if _head(place, len(_POINTER)) == _POINTER:
-            return f"shard {shard} is a git-lfs pointer, not the file itself"
+            return {}, f"shard {shard} is a git-lfs pointer, not the file itself"
         if shard.endswith(".safetensors"):
             there, problem = snapshot_safetensors.inspect(place, size)
-            gone = sorted(tensors - there)
+            gone = sorted(tensors - set(there))
             if problem is None and gone:
                 more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
                 problem = f"lacks tensor {gone[0]}{more}, which the index places there"
-            return f"shard {shard} {problem}" if problem else None
+            return there, f"shard {shard} {problem}" if problem else None
     except OSError as error:
-        return f"shard {shard} cannot be read: {error.strerror}"
-    return None
+        return {}, f"shard {shard} cannot be read: {error.strerror}"
+    return {}, None
 
 
 def _tokenizer(path: str, names: list[str]) -> list[str]:

@@ -22,8 +22,8 @@ _BITS = {
 }
 
 
-def inspect(place: str, size: int) -> tuple[set[str], str | None]:
-    """Names of the tensors of a file of `size` bytes, and what is wrong with it; None when nothing is.
+def inspect(place: str, size: int) -> tuple[dict[str, Any], str | None]:
+    """Tensors of a file of `size` bytes as its header has them, and what is wrong with it; None when nothing is.
 
     Raises OSError when it cannot be read.
     """
@@ -31,19 +31,19 @@ def inspect(place: str, size: int) -> tuple[set[str], str | None]:
         first = stream.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= _LARGEST_HEADER or 8 + length > size:
-            return set(), "has no safetensors header (truncated or another format)"
+            return {}, "has no safetensors header (truncated or another format)"
         text = stream.read(length)
     try:
         header = json.loads(text.decode("utf-8"))
         tensors = {str(name): entry for name, entry in header.items() if name != "__metadata__"}
         spans = sorted((*_span(entry), name) for name, entry in tensors.items())
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        return set(), "has a header that cannot be read"
+        return {}, "has a header that cannot be read"
     expected = 8 + length + max((end for _, end, _ in spans), default=0)
     if size != expected:
         word = "truncated" if size < expected else "longer than its header says"
-        return set(tensors), f"is {word}: {size} bytes instead of {expected}"
-    return set(tensors), _gap(spans) or _misfit(tensors)
+        return tensors, f"is {word}: {size} bytes instead of {expected}"
+    return tensors, _gap(spans) or _misfit(tensors)
 
 
 def _span(entry: dict[str, Any]) -> tuple[int, int]:

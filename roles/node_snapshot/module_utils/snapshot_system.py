@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import re
 from typing import Any
@@ -222,26 +221,3 @@ def mount_of(path: str, table: list[dict[str, Any]]) -> dict[str, Any] | None:
         ):
             best = mount
     return best
-
-
-def probe_ruleset(host: Any) -> str | None:
-    """Hash of the firewall's rules without counters; None when it cannot be listed."""
-    if not host.which("nft"):
-        host.unseen("firewall.ruleset_sha256", "nft is not installed")
-        return None
-    if not host.is_root:
-        host.unseen("firewall.ruleset_sha256", "only root can list the rules")
-        return None
-    answer = host.run("nft", "-s", "list", "ruleset")
-    if not answer.ok:
-        host.unseen("firewall.ruleset_sha256", answer.trouble)
-        return None
-    return ruleset_hash(answer.out)
-
-
-def ruleset_hash(text: str) -> str:
-    """Hash of `nft list ruleset`, blind to what moves by itself: counters, expiry times, handles."""
-    still = re.sub(r"counter packets \d+ bytes \d+", "counter", text)
-    still = re.sub(r"\s(expires|used) [\w.]+", "", still)
-    still = re.sub(r" # handle \d+", "", still)
-    return hashlib.sha256(still.strip().encode("utf-8")).hexdigest()
