@@ -1,0 +1,1 @@
+"""The gateway: which requests reach which instance, whose keys count, and the certificate that it shows."""
