@@ -13,13 +13,16 @@ description:
     are C(live) do not count: their program takes them up without a restart.
   - Then each check judges its folder with a program of the image that will read it; a complaint stops the module too.
   - Volumes and secrets that somebody else made are never taken over, because a teardown would remove them.
+  - What changes is a generation in the history of the node, which is told of it before and after; see
+    C(node_generations). With O(generation) the files of one are installed again, byte for byte. With O(keep), older
+    ones go, and so do images of ours that none of the others names.
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
-  scope: {type: str, required: true, description: Files of the same scope that are not listed are removed.}
+  scope: {type: str, description: Files of the same scope that are not listed are removed.}
   files:
     type: list
     elements: dict
-    required: true
+    default: []
     description: Files to install.
     options:
       path: {type: path, required: true, description: Where it goes.}
@@ -53,6 +56,14 @@ options:
       folder: {type: path, required: true, description: Folder whose staged files are judged.}
       at: {type: path, required: true, description: Where the program finds them.}
       argv: {type: list, elements: str, required: true, description: Program of the image and its words.}
+      user: {type: int, description: User and group id that it runs as. The image's own when left out.}
+  generation: {type: int, default: 0, description: Number of a generation that is installed instead of O(files).}
+  run:
+    type: dict
+    default: {}
+    description: "C(id), C(verb), C(who) and C(toolkit) of this run, and the C(back_to) of a rollback, for the history."
+  units: {type: list, elements: dict, default: [], description: What was staged of units, for the history.}
+  keep: {type: int, default: 0, description: How many generations are kept; 0 drops none.}
 author: [vllm-node maintainers]
 """
 
@@ -61,6 +72,7 @@ changed_files: {description: Paths that were written., type: list, returned: alw
 removed_files: {description: Paths that were removed., type: list, returned: always}
 changed_secrets: {description: Names of the secrets that were written., type: list, returned: always}
 checked: {description: Folders that were judged by a program of their image., type: list, returned: always}
+generation: {description: Number of the generation that this made., type: int, returned: when it made one}
 """
 
 import hashlib
@@ -72,6 +84,8 @@ import subprocess
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.generation_recorder import Recorder
+from ansible.module_utils.node_generations import SCOPES, Store
 from ansible.module_utils.node_manifest import Manifest
 
 UNIT_FOLDER = "/etc/containers/systemd/"
@@ -157,13 +171,14 @@ def judgement(check, wanted):
                 os.chown(copy, entry["owner"], entry["group"])
         # The program runs as the image's user, whatever the umask here is.
         for folder, _, _ in os.walk(stage):
-            os.chmod(folder, 0o755)  # noqa: S103 - nothing secret is in it
+            os.chmod(folder, 0o755)  # noqa: S103 - what is secret in it is closed itself
         program, words = check["argv"][0], check["argv"][1:]
         try:
             done = subprocess.run(
                 [
                     *("podman", "run", "--rm", "--pull=never", "--network=none", "--http-proxy=false", "--read-only"),
                     *("--cap-drop=all", "--pids-limit=0", "--log-driver=none", "--entrypoint", program),
+                    *(("--user", "%d:%d" % (check["user"], check["user"])) if check.get("user") else ()),
                     *("--volume", "%s:%s:ro,Z" % (stage, check["at"]), check["reference"], *words),
                 ],
                 capture_output=True,
@@ -236,6 +251,36 @@ def stop_units_of(paths):
         subprocess.run(["systemctl", "stop", *units], check=False, capture_output=True)
 
 
+def of_generation(store, number):
+    """Files of a generation, as files to install."""
+    return {
+        path: {
+            "path": path,
+            "content": entry["content"].decode(),
+            "mode": "%04o" % entry["mode"],
+            "live": False,
+            **{key: entry[key] for key in ("owner", "group", "scope")},
+        }
+        for path, entry in store.files(number).items()
+    }
+
+
+def target_of(entry):
+    """A file as the history has it."""
+    told = {key: entry[key] for key in ("owner", "group", "scope")}
+    return {"content": entry["content"].encode(), "mode": int(entry["mode"], 8), **told}
+
+
+def forget_images(references, manifest):
+    """Remove images of ours that nobody can go back to any more. One that is in use stays, for the teardown."""
+    for reference in references:
+        if reference in manifest.data["images"]:
+            done = subprocess.run(["podman", "rmi", reference], check=False, capture_output=True, text=True)
+            if done.returncode == 0:
+                del manifest.data["images"][reference]
+                manifest.save()
+
+
 def difference(path, before, after):
     """An entry for `--diff`."""
     return {"before_header": path, "after_header": path, "before": before, "after": after}
@@ -257,8 +302,8 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "state_dir": {"type": "path", "required": True},
-            "scope": {"type": "str", "required": True},
-            "files": {"type": "list", "elements": "dict", "required": True, "options": file_options(secret=False)},
+            "scope": {"type": "str"},
+            "files": {"type": "list", "elements": "dict", "default": [], "options": file_options(secret=False)},
             "secret_files": {
                 "type": "list",
                 "elements": "dict",
@@ -287,18 +332,31 @@ def main():
                     "folder": {"type": "path", "required": True},
                     "at": {"type": "path", "required": True},
                     "argv": {"type": "list", "elements": "str", "required": True},
+                    "user": {"type": "int"},
                 },
             },
+            "generation": {"type": "int", "default": 0},
+            "run": {"type": "dict", "default": {}},
+            "units": {"type": "list", "elements": "dict", "default": []},
+            "keep": {"type": "int", "default": 0},
         },
+        required_one_of=[("scope", "generation")],
         supports_check_mode=True,
     )
     args = module.params
+    store = Store(args["state_dir"])
     try:
         manifest = Manifest.load(args["state_dir"])
+        wanted = of_generation(store, args["generation"]) if args["generation"] else {}
     except ValueError as error:
         module.fail_json(msg=str(error))
-    wanted = {entry["path"]: entry for entry in args["files"] + args["secret_files"]}
+    recorder = Recorder(store, manifest, {"id": "", **args["run"]})
+    wanted.update({entry["path"]: {**entry, "scope": args["scope"]} for entry in args["files"] + args["secret_files"]})
     hidden = {entry["path"] for entry in args["secret_files"]}
+    scopes = SCOPES if args["generation"] else (args["scope"],)
+    # Nobody keeps what a secret was, so that nobody goes back to it.
+    kept = recorder.secret_paths() if args["generation"] else ()
+    wanted = {path: entry for path, entry in wanted.items() if path not in kept}
     secrets = {entry["name"]: entry["value"] for entry in args["secrets"]}
     fill_in(wanted, secrets, manifest.data["salt"])
 
@@ -331,7 +389,7 @@ def main():
     obsolete = [
         path
         for path, entry in manifest.data["files"].items()
-        if entry.get("scope") == args["scope"] and path not in wanted
+        if entry.get("scope") in scopes and path not in wanted and path not in kept
     ]
     diffs += [difference(path, "(installed by vllm-node)\n", "") for path in obsolete]
     checked, refusals = [], []
@@ -343,7 +401,13 @@ def main():
     if refusals:
         module.fail_json(msg="nothing was installed, and what runs goes on as it was. " + "\n".join(refusals))
 
+    changing = bool(changed or obsolete or new_secrets) and set(scopes) <= set(SCOPES)
     if not module.check_mode:
+        if changing:
+            targets = {path: target_of(entry) for path, entry in wanted.items()}
+            generation = recorder.begin(scopes, targets, hidden, secrets, args["units"])
+        else:
+            recorder.nothing_changed()
         for name in new_secrets:
             manifest.add("secrets", name)
             done = subprocess.run(
@@ -368,8 +432,11 @@ def main():
                 int(entry["mode"], 8),
                 entry["owner"],
                 entry["group"],
-                args["scope"],
+                entry["scope"],
+                secret=path in hidden,
             )
+        if changing:
+            forget_images(recorder.installed(args["keep"]), manifest)
     module.exit_json(
         changed=bool(changed or obsolete or new_secrets),
         changed_files=changed,
@@ -377,6 +444,7 @@ def main():
         changed_secrets=new_secrets,
         checked=checked,
         diff=diffs,
+        **({"generation": generation["number"]} if changing and not module.check_mode else {}),
     )
 
 

@@ -27,7 +27,8 @@ DAMAGED = (
 class Manifest:
     """`STATE_DIR/manifest.json`, mode 0600.
 
-    files: {path: {sha256, scope, backup: file name below STATE_DIR/backup | None}}; images: {reference: name};
+    files: {path: {sha256, scope, backup: file name below STATE_DIR/backup | None, secret: true if it is one}}; images:
+    {reference: name};
     models: {tree: {mark: path, parts: [paths that are there while it is brought]}}; fcontexts: patterns of SELinux file
     contexts; directories, secrets, volumes, units: lists of names. `salt` keys the hashes of secrets.
     """
@@ -94,13 +95,15 @@ class Manifest:
             self.add("directories", missing)
             make_directory(missing, 0o755)
 
-    def install(self, path, content, mode, owner, group, scope):
+    def install(self, path, content, mode, owner, group, scope, secret=False):
         """Write a file that is ours from now on. A foreign file of that name is kept aside for teardown."""
         self.make_directories(os.path.dirname(path))
         known = self.data["files"].get(path)
         backup = known["backup"] if known else self._keep_aside(path)
         digest = hashlib.sha256(content).hexdigest()
         self.data["files"][path] = {"sha256": digest, "backup": backup, "scope": scope}
+        if secret:
+            self.data["files"][path]["secret"] = True
         self.save()
         write_atomically(path, content, mode, owner, group)
 

@@ -7,9 +7,9 @@ DOCUMENTATION = r"""
 module: node_teardown
 short_description: Undo a bring-up by its manifest
 description:
-  - "Order: stop units, wait until their processes are gone, remove files, reload systemd, then containers, volumes,
-    secrets and images. Each step has a time limit, and what a step could not do is reported instead of ending the
-    others."
+  - "Order: stop units, wait until their processes are gone, remove rules of the firewall and files, reload systemd,
+    then containers, volumes, secrets and images. Each step has a time limit, and what a step could not do is reported
+    instead of ending the others."
 options:
   state_dir: {type: path, required: true, description: Folder of the manifest.}
   target: {type: str, required: true, description: Name of the target.}
@@ -41,7 +41,7 @@ import shutil
 import subprocess
 import time
 
-from ansible.module_utils import model_reading, rpm_marks
+from ansible.module_utils import firewall_zones, model_reading, rpm_marks
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.node_manifest import Manifest, remove_path
 
@@ -111,7 +111,11 @@ class Teardown:
         if self.dry:
             return
         if containers or plain:
-            self.run("systemctl", "stop", "--no-block", self.args["target"], *containers, *plain)
+            units = (self.args["target"], *containers, *plain)
+            if self.run("systemctl", "stop", "--no-block", *units)[0] != 0:
+                # A bring-up that ended early has not installed all of them, and newer systemd then stops none.
+                for unit in units:
+                    self.run("systemctl", "stop", "--no-block", unit)
             # What containers need stops after them, and its own stop takes away what it made: it has its own time.
             for units in (containers, plain):
                 self.end(units)
@@ -157,6 +161,16 @@ class Teardown:
                 self.left.append("processes %s of our units still run" % ", ".join(map(str, pids)))
                 return
             time.sleep(0.5)
+
+    def firewall(self):
+        """Rules of ours in firewalld; the site's own are not on record."""
+        rules = list(firewall_zones.marks(self.manifest)["rules"])
+        try:
+            if not self.dry:
+                firewall_zones.take_back(self.manifest, rules)
+            self.removed += ["rule of zone %s (%s): %s" % tuple(rule) for rule in rules]
+        except (OSError, firewall_zones.FirewallError) as error:
+            self.left.append("rules of the firewall: %s" % error)
 
     def files(self):
         """Remove our files, then let systemd forget the units."""
@@ -290,6 +304,7 @@ class Teardown:
         ids = self.container_ids()
         self.stop()
         self.wait_for_processes()
+        self.firewall()
         self.files()
         if ids and not self.dry:
             self.run("systemctl", "reset-failed", *(one + "-*" for one in ids))
@@ -305,6 +320,8 @@ class Teardown:
             shutil.rmtree(RUNTIME, ignore_errors=True)
             # What a load of images that was interrupted has left.
             shutil.rmtree(os.path.join(self.args["state_dir"], "load"), ignore_errors=True)
+            # What is torn down cannot be gone back to, whatever is kept.
+            shutil.rmtree(os.path.join(self.args["state_dir"], "generations"), ignore_errors=True)
             if not self.kept and not self.left:
                 shutil.rmtree(self.args["state_dir"], ignore_errors=True)
             else:
