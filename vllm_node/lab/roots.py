@@ -44,6 +44,7 @@ RELEASES = {
         ('--aptopt=Acquire::Check-Valid-Until "false"',),
     ),
     "4.3": Release("bookworm", _OLD_NODE_PACKAGES, "a podman below the floor"),
+    "5.4-firewalld": Release("trixie", (*_NODE_PACKAGES, "firewalld"), "a node whose firewall is kept by firewalld"),
     "none": Release("trixie", _RPM_NODE_PACKAGES, "a node with dnf, before podman is installed"),
 }
 
