@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.labs import Nodes
 from vllm_node.lab import host
@@ -16,6 +17,12 @@ from vllm_node.paths import project_root
 
 # A shell starts its background jobs with SIGINT ignored, and children inherit that; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A busy machine makes any example slow, which says nothing. `make test-fast` tries a few examples, `make test` all.
+settings.register_profile("whole", deadline=None)
+settings.register_profile("fast", deadline=None, max_examples=15)
+settings.load_profile("whole")
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,12 @@ from vllm_node.dashboards.cli import dashboards_group
 from vllm_node.diagnosis.request import variables as diagnose_variables
 from vllm_node.diagnosis.summary import DiagnoseSummary
 from vllm_node.exit_codes import ExitCode, help_text
+from vllm_node.fit.cli import here as plan_here
+from vllm_node.fit.cli import plan_options
+from vllm_node.fit.cli import variables as plan_variables
+from vllm_node.fit.summary import PlanSummary
+from vllm_node.gateway.cli import gateway_group
+from vllm_node.generations.summary import HistorySummary, RollbackSummary
 from vllm_node.images.cli import images_group
 from vllm_node.metrics.offline import check_files
 from vllm_node.metrics.summary import MetricsSummary
@@ -37,6 +43,7 @@ from vllm_node.progress import View, open_view
 from vllm_node.remote import InventoryError, read_inventory
 from vllm_node.render_summary import RenderSummary
 from vllm_node.runner import PlaybookRun, PlayRequest, RunError
+from vllm_node.serving.summary import ExplainSummary
 from vllm_node.status import document, exit_code, print_status, read_all
 from vllm_node.summary import Summary
 
@@ -160,10 +167,66 @@ def up(**options: Any) -> None:
 
 
 @cli.command(epilog=_EPILOG)
+@_check_options
+@_run_options
+def upgrade(**options: Any) -> None:
+    """Bring nodes to what the inventory says now, or back to what they had when that does not work."""
+    _play("upgrade", "upgrade", _Asked(**options), None, RollbackSummary)
+
+
+@cli.command(epilog=_EPILOG)
+@click.argument("host")
+@click.option("--to", type=click.IntRange(1), help="A generation of `vllm-node history`.  [default: the one before]")
+@_check_options
+@_extra_vars_option
+@partial(_inventory_options, limit=False)
+def rollback(host: str, to: int | None, **options: Any) -> None:
+    """Bring HOST back to what it had before its last change, byte for byte: images, flags and files; not data."""
+    _play("rollback", "rollback", _Asked(limit=host, **options), {"rollback_to": to or 0}, RollbackSummary)
+
+
+@cli.command(epilog=_EPILOG)
+@click.argument("host")
+@partial(_inventory_options, limit=False)
+def history(host: str, **options: Any) -> None:
+    """Show what ran on HOST and when, who changed what, and what came of it. Changes nothing."""
+    _play("history", "history", _Asked(limit=host, extra_vars=(), **options), None, HistorySummary)
+
+
+@cli.command(epilog=_EPILOG)
 @_run_options
 def preflight(**options: Any) -> None:
     """Look whether nodes are fit, and list everything that is not, with how to mend it. Changes nothing."""
     _play("preflight", "preflight", _Asked(**options))
+
+
+@cli.command(epilog=_EPILOG)
+@plan_options
+@_extra_vars_option
+@partial(_inventory_options, limit=False, required=False)
+def plan(
+    host: str | None,
+    instance: str | None,
+    model: Path | None,
+    inventory: tuple[str, ...],
+    vault_password_file: Path | None,
+    as_json: bool,
+    extra_vars: tuple[str, ...],
+    **here: Any,
+) -> None:
+    """Reckon whether the models of HOST fit its GPUs, how many tokens fit, and what to change. Changes nothing.
+
+    An instance that runs is asked for its own figures, and the plan is held against them.
+    """
+    more = plan_variables(host, instance, model, **here)
+    if more is None:
+        assert model is not None
+        if inventory or extra_vars:
+            raise click.UsageError("-i and -e have no part in a plan for a folder on this machine.")
+        _exit(plan_here(model, as_json=as_json, **here))
+    if not inventory:
+        raise click.UsageError("Give -i INVENTORY, so that HOST can be asked.")
+    _play("plan", "plan", _Asked(inventory, host, vault_password_file, as_json, extra_vars), more, PlanSummary)
 
 
 @cli.command(epilog=_EPILOG)
@@ -227,6 +290,18 @@ def diagnose(host: str, window: str | None, at: str | None, client: Path | None,
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     _play("diagnose", "diagnose", _Asked(limit=host, extra_vars=(), **options), more, DiagnoseSummary)
+
+
+@cli.command(epilog=_EPILOG)
+@click.argument("host")
+@click.argument("instance", required=False, default="")
+@click.option("--offline", is_flag=True, help="Read the inventory only, and ask no node.")
+@_extra_vars_option
+@partial(_inventory_options, limit=False)
+def explain(host: str, instance: str, offline: bool, **options: Any) -> None:
+    """Show each flag of vLLM on HOST, who set it and why, and where the vLLM that runs has another. Changes nothing."""
+    more: dict[str, object] = {"explain_instance": instance, "explain_offline": offline}
+    _play("explain", "explain", _Asked(limit=host, **options), more, ExplainSummary)
 
 
 @cli.command(epilog=_EPILOG)
@@ -519,6 +594,7 @@ def _on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
 cli.add_command(dashboards_group)
 cli.add_command(bench_group)
 cli.add_command(bundle_group)
+cli.add_command(gateway_group)
 cli.add_command(images_group)
 cli.add_command(models_group)
 

@@ -17,8 +17,10 @@ import yaml
 from vllm_node import runbooks
 from vllm_node.bench import workloads_page as workloads
 from vllm_node.diagnosis import page as hypotheses
+from vllm_node.last_words import page as last_words
 from vllm_node.metrics import page as metrics
 from vllm_node.paths import project_root
+from vllm_node.serving import page as profiles
 
 BEGIN, END = "<!-- written by python -m vllm_node.docs -->", "<!-- end -->"
 
@@ -42,7 +44,9 @@ def documents(root: Path) -> dict[Path, str]:
         root / "docs/variables.md": variables(root / "roles"),
         page: _between(page, checks(root / "vllm_node")),
         **hypotheses.page(root / "docs/diagnosis.md", _between, _table),
+        **last_words.page(root / "docs/last-words.md", _between, _table),
         **metrics.page(root / "docs/metrics.md", _between, _table),
+        **profiles.page(root / "docs/profiles.md", _between, _table),
         **workloads.page(root / "docs/workloads.md", _between, _table),
         **runbooks.pages(root / "docs/runbooks"),
     }

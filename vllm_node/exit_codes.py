@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     LEFT_OVER = 6
     SLO_FAILED = 7
     INSUFFICIENT = 8
+    ROLLED_BACK = 9
     INTERRUPTED = 130
 
     @property
@@ -45,6 +46,7 @@ _MEANING = {
     ExitCode.LEFT_OVER: "teardown left something behind, or could not prove that it did not",
     ExitCode.SLO_FAILED: "a benchmark was made, and the SLO was not met or an answer was wrong",
     ExitCode.INSUFFICIENT: "a benchmark was made, and it does not say whether the SLO is met",
+    ExitCode.ROLLED_BACK: "an upgrade failed, and every node where it did is back on what it had",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

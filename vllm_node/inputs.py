@@ -18,7 +18,7 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.errors import RequiredError, UnsupportedError
 
-from vllm_node import monitoring_inputs
+from vllm_node import gateway_inputs, monitoring_inputs
 from vllm_node.preflight.findings import Finding, fail, warn
 
 Spec = Mapping[str, Mapping[str, Any]]
@@ -106,7 +106,8 @@ def check(
     undefined: Mapping[str, str] | None = None,
     host: str = "",
 ) -> list[Finding]:
-    """Findings `input.missing`, `input.type` and `input.unknown`, and those of `monitoring_inputs`.
+    """Findings `input.missing`, `input.type` and `input.unknown`, and those of `monitoring_inputs` and
+    `gateway_inputs`.
 
     `values` are the site's values of variables that a role knows; `defined` the names of all variables of the
     node; `undefined` those whose template could not be resolved, with the reason.
@@ -121,6 +122,7 @@ def check(
         found += _wrong(role, own, {name: value for name, value in values.items() if name in own})
     found += _unknown(specs, [*defined, *values])
     found += monitoring_inputs.check(values)
+    found += gateway_inputs.check(values)
     return [replace(each, host=host) for each in found]
 
 

@@ -51,7 +51,7 @@ def test_the_example_inventory_is_rendered_without_its_vault(tmp_path: Path) -> 
     assert set(hosts) == {"gpu1", "gpu2"}
     told = hosts["gpu2"]["rendered"]
     assert "/etc/containers/systemd/vllm-draft.container" in told["written"]
-    assert told["withheld"] == ["/etc/containers/auth-vllm-node.json"]
+    assert told["withheld"] == ["/etc/containers/auth-vllm-node.json", "/etc/vllm-node/gateway/secrets/clients.json"]
     assert any("grafana_admin_password" in line for line in told["not_validated"])
     (empty,) = hosts["gpu2"]["findings"]
     assert (empty["id"], empty["level"]) == ("lock.placeholder", "warn")

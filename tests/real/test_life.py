@@ -19,10 +19,10 @@ pytestmark = pytest.mark.real
 SPECS = (Spec("p54", podman="5.4"), Spec("p58", podman="5.8"))
 NAMES = tuple(spec.name for spec in SPECS)
 BOTH = ",".join(NAMES)
-CONTAINERS = ("alertmanager", "dcgm-exporter", "grafana", "node-exporter", "prometheus", "vllm-tiny")
+CONTAINERS = ("alertmanager", "dcgm-exporter", "gateway", "grafana", "node-exporter", "prometheus", "vllm-tiny")
 # Their images have nothing that a health command could run.
 WITHOUT_HEALTH = {"dcgm-exporter", "node-exporter"}
-PORTS = (8000, 9091, 9093, 9100, 9400, 3000)
+PORTS = (8000, 8443, 8444, 9091, 9093, 9100, 9400, 3000)
 UNITS = {"gpu-cdi-ready.service", *(f"{name}.service" for name in CONTAINERS)}
 PASSWORD = "lab-only-password"
 EDITED = {"prometheus_retention_time": "14d"}
@@ -129,10 +129,10 @@ class TestRunning:
         used = life.shell(name, "podman ps --format '{{.Image}}'").split()
         assert set(used) == locked
 
-    def test_nothing_listens_beyond_loopback(self, life: Nodes, first_run: Run, name: str) -> None:
+    def test_nothing_but_the_gateway_listens_beyond_loopback(self, life: Nodes, first_run: Run, name: str) -> None:
         listening = life.shell(name, "ss -H -lnt").splitlines()
         outside = {line.split()[3] for line in listening} - {"0.0.0.0:22", "[::]:22", "*:22"}
-        assert all(one.startswith(("127.0.0.1:", "[::1]:")) for one in outside), outside
+        assert {one for one in outside if not one.startswith(("127.0.0.1:", "[::1]:"))} == {"0.0.0.0:8443"}
 
     def test_prometheus_has_every_target_up(self, life: Nodes, first_run: Run, name: str) -> None:
         def up() -> dict[str, str]:

@@ -332,6 +332,9 @@ def test_every_mount_of_the_spec_exists_and_is_read_only(make_node: MakeNode) ->
     for entry in mounts:
         assert (node.root / entry["hostPath"].lstrip("/")).exists()
         assert "ro" in entry["options"]
+    # Programs ask for libcuda by its link.
+    (library,) = (entry["hostPath"] for entry in mounts if entry["containerPath"].endswith("/libcuda.so.1"))
+    assert library == "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.15"
 
 
 def test_mig_devices_have_three_nodes(make_node: MakeNode) -> None:

@@ -60,6 +60,7 @@ def model(name: str = "llama") -> dict[str, Any]:
         "fstype": "xfs",
         "mount": "/srv",
         "bytes": 16 * GIB,
+        "read": {"bytes_per_s": 2 * GIB, "past_cache": True, "why": None},
         "architectures": ["LlamaForCausalLM"],
         "auto_map": False,
         "auto_map_missing": [],
@@ -97,6 +98,7 @@ def snapshot() -> dict[str, Any]:
         "secure_boot": False,
         "cpu": {"count": 64},
         "memory": {"total_bytes": 512 * GIB, "available_bytes": 500 * GIB},
+        "journal": {"cap_bytes": 4 * GIB, "keep_free_bytes": 4 * GIB, "used_bytes": GIB, "free_bytes": 60 * GIB},
         "swap": [],
         "time": {"epoch": 1_800_000_000.2, "synchronized": True, "skew_s": 0.0},
         "sysctl": {"net.ipv4.ip_forward": "0", "net.ipv4.ip_local_port_range": "32768 60999"},
@@ -154,7 +156,17 @@ def snapshot() -> dict[str, Any]:
         "mounts": [{"target": "/", "source": "/dev/sda2", "fstype": "xfs", "options": ["rw"]}],
         "disks": [disk("/"), disk("/var/lib/containers/storage"), disk("/var/lib/vllm-node")],
         "units": {"failed": [], "toolkit": [], "watched": {}, "installed": []},
-        "firewall": {"firewalld": "active", "ruleset_sha256": "aa"},
+        "firewall": {
+            "firewalld": "active",
+            "ruleset_sha256": "aa",
+            "input_chains": ["inet firewalld filter_INPUT"],
+            "zones": {
+                "public": {"target": "default", "interfaces": ["eth0"], "ports": [], "services": ["ssh"]},
+                "trusted": {"target": "ACCEPT", "interfaces": [], "ports": [], "services": []},
+            },
+            "default_zone": "public",
+            "zone": "public",
+        },
         "links": ["eth0", "lo"],
         "files": {"/etc/hosts": "sha256:00 0644 0 0"},
         "models": [model()],
@@ -224,7 +236,7 @@ def disk(path: str, free_bytes: int = 500 * GIB) -> dict[str, Any]:
 
 
 def instance(name: str = "llama", **changes: Any) -> dict[str, Any]:
-    return {
+    given = {
         "name": name,
         "image": "vllm",
         "model": f"/srv/models/{name}",
@@ -234,6 +246,9 @@ def instance(name: str = "llama", **changes: Any) -> dict[str, Any]:
         "env": {},
         **changes,
     }
+    # It uses all of the GPUs that it asks for; the node has four.
+    gpus = 4 if given["gpus"] == ["all"] else len(given["gpus"])
+    return {**given, "args": {"tensor-parallel-size": max(gpus, 1), **given["args"]}}
 
 
 def variables() -> dict[str, Any]:

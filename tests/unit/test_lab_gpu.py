@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import platform
 import re
 from pathlib import Path
 
@@ -83,10 +85,21 @@ def test_every_symlink_of_a_root_leads_to_a_file_in_it(root: Path, name: str) ->
         assert place.is_file(), link
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the stand-in of libcuda is for x86-64")
+@pytest.mark.parametrize("name", WITH_GPUS)
+def test_cuinit_of_the_stand_in_answers_what_the_profile_says(root: Path, name: str) -> None:
+    gpu.install(root, name)
+    profile = gpu.PROFILES[name]
+    library = root / gpu.LIB_DIR / f"libcuda.so.{profile.library}"
+    assert ctypes.CDLL(str(library)).cuInit(0) == profile.cuinit == (803 if name == "mismatch" else 0)
+    with pytest.raises(AttributeError):
+        _ = ctypes.CDLL(str(library)).cuDeviceGetCount
+
+
 @pytest.mark.parametrize("name", WITH_GPUS)
 def test_installing_twice_changes_nothing(root: Path, name: str) -> None:
-    def content() -> dict[str, str]:
-        return {str(p): p.read_text() for p in root.rglob("*") if p.is_file()}
+    def content() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
     gpu.install(root, name)
     before = content()

@@ -310,9 +310,10 @@ class Checked:
 esac"""
         program(node.programs, "podman", look)
 
-    def run(self, content: str = "a: 1\n", **more: Any) -> dict[str, Any]:
-        check = {"reference": "r/app@sha256:1", "folder": f"{self.node.root}/etc/app", "at": "/etc/app"}
-        check["argv"] = ["apptool", "check", "/etc/app/app.yml"]  # type: ignore[assignment]
+    def run(self, content: str = "a: 1\n", *, user: int | None = None, **more: Any) -> dict[str, Any]:
+        check: dict[str, Any] = {"reference": "r/app@sha256:1", "folder": f"{self.node.root}/etc/app", "at": "/etc/app"}
+        check["argv"] = ["apptool", "check", "/etc/app/app.yml"]
+        check |= {"user": user} if user else {}
         files = [self.node.file("etc/app/app.yml", content), self.node.file("etc/app/rules/a.yml", "r")]
         return self.node.run(*files, self.node.file("etc/other", "o"), checks=[check], **more)
 
@@ -337,6 +338,13 @@ def test_what_the_program_refuses_is_not_installed(node: Node) -> None:
     assert "apptool check /etc/app/app.yml refuses" in told["msg"]
     assert "unknown field" in told["msg"]
     assert not (node.root / "etc").exists()
+
+
+@pytest.mark.parametrize(("user", "words"), [(None, []), (101, ["--user", "101:101"])])
+def test_the_program_runs_as_the_user_that_will_read_the_files(node: Node, user: int | None, words: list[str]) -> None:
+    Checked(node, "exit 0").run(user=user)
+    run = next(call for call in calls(node.programs, "podman") if call[1] == "run")
+    assert run[run.index("apptool") + 1 : run.index("--volume")] == words
 
 
 def test_files_that_did_not_change_are_not_judged_again(node: Node) -> None:

@@ -105,6 +105,13 @@ def test_the_order_leaves_nothing_dangling(node: Node) -> None:
     assert [line for line in lines if line in steps] == steps
 
 
+def test_a_target_that_was_not_installed_does_not_keep_others_from_being_stopped(node: Node) -> None:
+    node.brought_up()
+    program(node.programs, "systemctl", 'case "$*" in stop*vllm-node.target*) exit 5;; esac')
+    assert node.down()["left"] == []
+    assert "systemctl stop --no-block gpu-cdi-ready.service" in node.lines()
+
+
 def test_files_go_after_their_services_have_stopped_and_before_systemd_is_reloaded(node: Node) -> None:
     node.brought_up()
     unit, seen = node.root / "quadlets/vllm-chat.container", node.root / "seen"

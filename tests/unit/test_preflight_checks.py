@@ -23,6 +23,7 @@ from tests.unit.factories import (
     spec,
     variables,
 )
+from tests.unit.fit_models import LARGE, LLAMA, dense
 from tests.unit.node_code import ROOT
 
 Changes = dict[str, Any]
@@ -53,6 +54,9 @@ OTHER_PROCESS = {
     "unit": "train.service",
 }
 
+DOOR: Changes = {"gateway_enabled": True, "gateway_listen_address": "0.0.0.0", "gateway_port": 8443}
+# They need a node and a site that are both out of the ordinary: test_firewall.py has them.
+IN_TEST_FIREWALL = {"firewall.absent", "firewall.unmanaged"}
 BLOCKED = f'[[registry]]\nlocation = "{REGISTRY}"\nblocked = true\n'
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 PACKAGES: Changes = {"packages_repository": "/srv/rpms", "packages_gpg_key": KEY, "packages_install": ["podman >= 5.4"]}
@@ -66,7 +70,7 @@ ON_THE_NODE: list[tuple[str, str, Changes]] = [
     ("python.version", "fail", {"python": "3.6.8"}),
     ("selinux.mode", "warn", {"selinux/mode": "disabled"}),
     ("selinux.mode", "warn", {"selinux/mode": "permissive"}),
-    ("selinux.boolean", "warn", {"selinux/booleans": {}}),
+    ("selinux.boolean", "fail", {"selinux/booleans": {}}),
     ("time.skew", "fail", {"time/skew_s": -31.0}),
     ("time.skew", "warn", {"time/skew_s": 2.5}),
     ("time.synchronized", "warn", {"time/synchronized": False}),
@@ -149,6 +153,11 @@ ON_THE_NODE: list[tuple[str, str, Changes]] = [
     ),
     ("memory.model", "warn", {"memory/total_bytes": 18 * GIB}),
     ("memory.shm", "warn", {"memory/total_bytes": 8 * GIB}),
+    (
+        "journal.size",
+        "warn",
+        {"journal": {"cap_bytes": 64 * GIB, "keep_free_bytes": GIB, "used_bytes": GIB, "free_bytes": 40 * GIB}},
+    ),
     ("swap.on", "warn", {"swap": [{"name": "/dev/zram0", "type": "partition", "size_bytes": 8 * GIB}]}),
     ("port.taken", "fail", {"ports": [port(9091, "cockpit-tls", "cockpit.service", "*")]}),
     ("port.taken", "fail", {"ports": [port(8000, "python3", None, "::")]}),
@@ -191,6 +200,11 @@ ON_THE_NODE: list[tuple[str, str, Changes]] = [
     ("model.own_code", "fail", {"models/0/auto_map": True}),
     ("model.vocabulary", "fail", {"models/0/architectures": ["GptOssForCausalLM"]}),
     ("model.network_fs", "warn", {"models/0/fstype": "nfs4"}),
+    ("model.fit", "fail", {"models/0/config": LARGE, "models/0/weights": dense(LARGE)}),
+    ("model.fit", "warn", {"models/0/config": {**LARGE, "max_position_embeddings": 16384}, "models/0/weights": dense(LARGE)}),
+    ("model.parallel", "fail", {"models/0/config": {**LLAMA, "num_attention_heads": 33, "num_key_value_heads": 1}}),
+    ("model.parallel", "warn", {"models/0/config": LLAMA, "gpu/links": [[0, 1, "SYS"]]}),
+    ("model.start_budget", "warn", {"models/0/read": {"bytes_per_s": 10_000_000, "past_cache": True, "why": None}}),
     (
         "model.selinux_nfs",
         "warn",
@@ -220,7 +234,17 @@ NODE_OF: dict[str, tuple[str, Any]] = {
     "cdi.missing": ("cdi/specs", []),
     "packages.dnf": ("supply/dnf", None),
     "packages.python": ("supply/dnf/python", False),
+    "gpu.exclusive": ("gpu/devices/1/compute_mode", "Exclusive_Process"),
+    "gpu.split": ("gpu/devices/0", MIG),
+    "profile.gpu": ("gpu/devices", None),
+    "memory.instances": (
+        "models",
+        [{**model("llama"), "bytes": 300 * GIB}, {**model("qwen"), "bytes": 200 * GIB}],
+    ),
 }
+HALF = {"gpu-memory-utilization": 0.45}
+# Two instances of which the second has a share of a GPU of the first.
+ON_ONE = [instance("llama", args=HALF), instance("qwen", gpus=["1"], port=8001, args=HALF)]
 
 # id, level, what the site wants otherwise
 OF_THE_SITE: list[tuple[str, str, Changes]] = [
@@ -229,7 +253,28 @@ OF_THE_SITE: list[tuple[str, str, Changes]] = [
     ("gpu.shared", "fail", {"vllm_instances": [TWO[0], {**TWO[1], "gpus": ["all"]}]}),
     ("gpu.shared", "fail", {"vllm_instances": [TWO[0], {**TWO[1], "gpus": [gpu(1)["uuid"]]}]}),
     ("gpu.shared", "fail", {"vllm_instances": [TWO[0], {**TWO[1], "gpus": [1]}]}),
+    ("gpu.shared", "fail", {"vllm_instances": [ON_ONE[0], {**ON_ONE[1], "args": {"gpu_memory_utilization": 0.51}}]}),
+    ("gpu.shared_start", "warn", {"vllm_instances": ON_ONE}),
+    ("gpu.exclusive", "fail", {"vllm_instances": ON_ONE}),
+    ("gpu.split", "fail", {"vllm_instances": [instance(gpus=["0"]), {**TWO[1], "gpus": ["MIG-b"]}]}),
+    ("gpu.declared", "warn", {"vllm_gpu_memory_gib": 24, "images_lock/vllm/tag": "v0.33.0"}),
+    ("profile.version", "warn", {"vllm_instances": [instance(profile="rag")], "images_lock/vllm/tag": "nightly"}),
+    ("profile.gpu", "warn", {"vllm_instances": [instance(profile="rag")], "images_lock/vllm/tag": "v0.33.0"}),
+    ("instance.batch", "fail", {"vllm_instances": [instance(args={"max-num-seqs": 9000})], "images_lock/vllm/tag": "v0.33.0"}),
+    (
+        "instance.served",
+        "warn",
+        {"gateway_enabled": True, "vllm_instances": [{**one, "served_model_name": "chat"} for one in TWO]},
+    ),
+    ("memory.instances", "warn", {"vllm_instances": TWO}),
     ("gpu.unknown", "fail", {"vllm_instances": [instance(gpus=["7"])]}),
+    ("instance.flags", "warn", {"vllm_instances": [instance(args={"max-num-seqss": 8})]}),
+    ("instance.flags", "fail", {"vllm_instances": [instance(args={"enable-chunked-prefill": "False"})]}),
+    ("instance.flag_conflict", "fail", {"vllm_instances": [instance(args={"tensor-parallel-size": 4})]}),
+    ("instance.flag_conflict", "warn", {"vllm_instances": [instance(args={"tensor-parallel-size": 1})]}),
+    ("instance.own_key", "fail", {"vllm_instances": [instance(args={"port": 9000})]}),
+    ("instance.secret", "fail", {"vllm_instances": [instance(args={"api-key": "x"})]}),
+    ("instance.environment", "fail", {"vllm_instances": [instance(env={"VLLM_PORT": "8000"})]}),
     ("port.shared", "fail", {"vllm_instances": [TWO[0], {**TWO[1], "port": 8000}]}),
     ("port.shared", "fail", {"grafana_port": 9091}),
     ("lock.digest", "fail", {"images_lock/vllm/digest": None}),
@@ -240,6 +285,10 @@ OF_THE_SITE: list[tuple[str, str, Changes]] = [
     ("lock.name", "fail", {"vllm_instances": [instance(image="vllm-nightly")]}),
     ("lock.architecture", "fail", {"images_lock/grafana/architecture": "arm64"}),
     ("image.unloaded", "fail", {"container_host_registry_address": ""}),
+    ("selinux.boolean_off", "warn", {"gpu_runtime_selinux_boolean": False}),
+    ("firewall.zone", "fail", {**DOOR, "firewall_zone": "dmz"}),
+    ("firewall.open", "warn", {**DOOR, "firewall_zone": "trusted"}),
+    ("firewall.closed", "warn", DOOR),
     ("network.exposed", "warn", {"vllm_instances": [instance(args={"host": "0.0.0.0"})]}),
     ("model.path", "fail", {"vllm_instances": [instance(model="meta-llama/Llama-3.1-8B")]}),
     ("model.delivery", "fail", {"model_store_models": [{"name": "llama", "source": "control", "path": "/x"}]}),
@@ -258,6 +307,7 @@ OF_THE_SITE: list[tuple[str, str, Changes]] = [
     ("cdi.missing", "fail", {"gpu_runtime_cdi_source": "site"}),
     ("cdi.missing", "fail", {"gpu_runtime_enabled": False}),
     ("disk.images", "fail", {"preflight_storage_margin_gib": 600}),
+    ("journal.max_use", "fail", {"container_host_journal_max_use": "a lot"}),
     ("memory.shm", "warn", {"vllm_shm_size": "600g"}),
 ]
 
@@ -281,12 +331,37 @@ def test_mig_devices_of_one_gpu_can_be_used_by_two_instances() -> None:
     node = changed(snapshot(), "gpu/devices/0", MIG)
     node = changed(node, "cdi/specs/0/devices", ["0:0", "0:1", "MIG-a", "MIG-b", "0"])
     node = changed(node, "models", [model("llama"), model("qwen")])
-    apart = [{**TWO[0], "gpus": ["0:0"]}, {**TWO[1], "gpus": ["MIG-b"]}]
+    apart = [instance("llama", gpus=["0:0"]), {**TWO[1], "gpus": ["MIG-b"]}]
     assert judged(node, changed(variables(), "vllm_instances", apart)) == []
     same = [{**TWO[0], "gpus": ["0:1"]}, {**TWO[1], "gpus": ["MIG-b"]}]
     assert "gpu.shared" in ids(node, changed(variables(), "vllm_instances", same))
     whole = [{**TWO[0], "gpus": ["0"]}, {**TWO[1], "gpus": ["MIG-b"]}]
-    assert "gpu.shared" in ids(node, changed(variables(), "vllm_instances", whole))
+    assert "gpu.split" in ids(node, changed(variables(), "vllm_instances", whole))
+    every = [{**TWO[0], "gpus": ["all"]}, {**TWO[1], "gpus": ["MIG-b"]}]
+    assert {"gpu.shared"} == {"gpu.shared", "gpu.split"} & set(ids(node, changed(variables(), "vllm_instances", every)))
+
+
+@pytest.mark.parametrize("name", ["1", gpu(1)["uuid"], "all"])
+def test_instances_share_a_gpu_where_their_shares_add_up(name: str) -> None:
+    fixed = {**HALF, "kv-cache-memory-bytes": "20g"}
+    node = changed(snapshot(), "models", [model("llama"), model("qwen")])
+    both = [{**each, "args": fixed, "gpus": gpus} for each, gpus in zip(ON_ONE, (["1"], [name]), strict=True)]
+    assert not [each for each in ids(node, changed(variables(), "vllm_instances", both)) if each.startswith("gpu.")]
+
+
+def test_a_share_that_nobody_sets_is_the_versions_own() -> None:
+    site = changed(variables(), "vllm_instances", [{**ON_ONE[0], "args": {}}, ON_ONE[1]])
+    for tag, share in (("v0.19.1", "0.9"), ("v0.20.0", "0.92")):
+        found = [each for each in judged(snapshot(), changed(site, "images_lock/vllm/tag", tag)) if each.id == "gpu.shared"]
+        assert [f"llama ({share}, vLLM's default) and qwen (0.45)" in each.seen.replace(", qwen", " and qwen") for each in found] == [True]
+
+
+def test_instances_of_one_name_are_copies_of_one_model() -> None:
+    same = [{**one, "served_model_name": "chat", "model": "/srv/models/llama"} for one in TWO]
+    site = {**variables(), "vllm_instances": same, "gateway_enabled": True}
+    assert "instance.served" not in ids(snapshot(), site)
+    apart = [{**one, "served_model_name": "chat"} for one in TWO]
+    assert "instance.served" not in ids(snapshot(), {**variables(), "vllm_instances": apart})
 
 
 def test_gpu_names_are_compared_where_the_devices_are_not_known() -> None:
@@ -465,4 +540,4 @@ def test_every_check_has_a_broken_case_here() -> None:
     source = "".join(path.read_text() for path in (ROOT / "vllm_node/preflight").glob("checks_*.py"))
     written = set(re.findall(r'^ +"([a-z]+\.[a-z_]+)",$', source, re.MULTILINE))
     assert len(written) > 60
-    assert written == {case[0] for case in ON_THE_NODE + OF_THE_SITE}
+    assert written == {case[0] for case in ON_THE_NODE + OF_THE_SITE} | IN_TEST_FIREWALL

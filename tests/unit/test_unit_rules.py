@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.golden import GOLDEN, rendered
-from tests.unit.unit_rules import problems
+from tests.unit.unit_rules import SERVICE, component, parse, problems, service_problems, values
 from vllm_node.units import image_reference
 
 CHAT, DCGM = "vllm-chat.container", "dcgm-exporter.container"
@@ -26,7 +26,7 @@ def unit(name: str) -> str:
 
 def test_every_rendered_unit_keeps_the_rules() -> None:
     units = {path: text for path, text in rendered().items() if path.endswith(".container")}
-    assert len(units) == 8
+    assert len(units) == 9
     assert {path: found for path, text in units.items() if (found := problems(text, images()))} == {}
 
 
@@ -71,6 +71,19 @@ BREAKS = [
     ("Label=io.vllm-node.component=vllm\n", "", "its component is missing"),
     ("HealthCmd=", "#", "neither a HealthCmd nor a word why"),
     ("Requires=gpu-cdi-ready.service\n", "", "does not require gpu-cdi-ready.service"),
+    ("# No User=:", "#", "neither a User nor a word why"),
+    ("Network=host\n", "Network=host\nUser=root\nGroup=root\n", "User is root's"),
+    ("Network=host\n", "Network=host\nUser=1000\n", "User without Group"),
+    ("DropCapability=all\n", "DropCapability=all\nAddCapability=CAP_SYS_ADMIN\n", "CAP_SYS_ADMIN is not one that vllm needs"),
+    ("Pull=never\n", "Pull=never\nEnvironment=HF_TOKEN=hf_x\n", "HF_TOKEN carries a secret"),
+    ("Pull=never\n", 'Pull=never\nEnvironment="VLLM_API_KEY=a b"\n', "VLLM_API_KEY carries a secret"),
+    ("--http-proxy=false", "--security-opt=seccomp=unconfined", "--security-opt is forbidden"),
+    ("--http-proxy=false", "--pid=host", "--pid= is forbidden"),
+    ("RestrictRealtime=true\n", "", "RestrictRealtime=true is missing"),
+    ("CAP_SYS_MODULE ", "", "CapabilityBoundingSet="),
+    ("LockPersonality=true\n", "LockPersonality=true\nIPAddressDeny=any\n", "cuts it off from the network"),
+    ("LockPersonality=true\n", "LockPersonality=true\nPrivateTmp=true\n", "PrivateTmp does not go together with podman"),
+    ("LockPersonality=true\n", "LockPersonality=true\nNoNewPrivileges=true\n", "NoNewPrivileges does not go together"),
 ]
 
 
@@ -85,3 +98,41 @@ def test_a_unit_without_a_health_command_says_why() -> None:
     assert problems(unit(DCGM), images()) == []
     found = problems(re.sub(r"# No HealthCmd=.*\n", "", unit(DCGM)), images())
     assert found == ["there is neither a HealthCmd nor a word why"]
+
+
+def test_what_speaks_to_its_node_only_says_so() -> None:
+    found = problems(unit(DCGM).replace("IPAddressDeny=any\n", ""), images())
+    assert found == ["IPAddressDeny=any is missing"]
+
+
+def test_the_exporter_is_an_administrator_only_for_profiling() -> None:
+    with_counters = {}
+    for path, text in rendered().items():
+        if path.endswith("dcgm-exporter.container"):
+            node = path.partition("/")[0]
+            counters = rendered()[f"{node}/etc/vllm-node/dcgm-exporter/counters.csv"]
+            with_counters[node] = "DCGM_FI_PROF_" in counters
+            assert (values(parse(text), "Container", "AddCapability") == ["CAP_SYS_ADMIN"]) == with_counters[node]
+    assert with_counters
+
+
+def test_each_component_that_can_be_is_not_root() -> None:
+    users = {
+        component(parse(text)): values(parse(text), "Container", "User")
+        for path, text in rendered().items()
+        if path.endswith(".container")
+    }
+    assert {name for name, user in users.items() if not user} == {"vllm", "dcgm-exporter"}
+
+
+SERVICE_UNIT = "node-a/etc/systemd/system/gpu-cdi-ready.service"
+
+
+def test_the_service_that_describes_gpus_is_kept_to_what_it_does() -> None:
+    assert service_problems(rendered()[SERVICE_UNIT]) == []
+
+
+@pytest.mark.parametrize("key", SERVICE)
+def test_a_service_with_more_freedom_is_told(key: str) -> None:
+    text = rendered()[SERVICE_UNIT]
+    assert [key in problem for problem in service_problems(re.sub(rf"^{key}=.*\n", "", text, flags=re.M))] == [True]

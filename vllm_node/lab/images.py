@@ -125,13 +125,23 @@ RECIPES = (
         files=((_STANDINS / "grafana", "/run.sh"), (_STANDINS / "grafana", "/usr/bin/grafana")),
         directories=(("/var/lib/grafana", 472),),
     ),
+    # The modules lie where the upstream image has them too. All of the configuration comes from the role.
+    Recipe(
+        name="gateway",
+        repository="library/nginx",
+        tag="1.26-trixie",
+        suite="trixie",
+        packages=("nginx", "libnginx-mod-http-js", "curl"),
+        entrypoint=("/usr/sbin/nginx",),
+    ),
 )
 
 
 def ensure(recipes: Sequence[Recipe] = RECIPES) -> dict[str, dict[str, str]]:
     """Make and push what the registry's storage lacks; returns the image lock without the registry's address.
 
-    Shape: `{name: {repository, tag, digest, platform_digest, architecture}}`; `repository` is a path below the registry.
+    Shape: `{name: {repository, tag, digest, platform_digest, architecture}}`;
+    `repository` is a path below the registry.
     """
     locked: dict[str, dict[str, str]] = {}
     with lock("images"):

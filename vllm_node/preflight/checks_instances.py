@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from vllm_node.preflight.devices import Device, aliases, common, meant
-from vllm_node.preflight.findings import Finding, fail
-from vllm_node.preflight.reading import Snapshot, at, listed, rows, words
-from vllm_node.preflight.wanted import Instance, Wanted
+from vllm_node.preflight import checks_profiles, checks_sharing
+from vllm_node.preflight.devices import aliases
+from vllm_node.preflight.findings import Finding, fail, warn
+from vllm_node.preflight.reading import Snapshot, at, gib, listed, number, rows, words
+from vllm_node.preflight.wanted import Wanted
+
+_GIB = 1 << 30
 
 
 def names(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
@@ -44,31 +47,41 @@ def asked_for(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def shared(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Two instances on one GPU, also under different names of it."""
-    known = aliases(snapshot)
-    for first, second in combinations(wanted.gpu_instances, 2):
-        both = _both(known, first, second)
-        if both:
-            yield fail(
-                "gpu.shared",
-                f"instances {first.name} and {second.name} both use {listed(both)}",
-                "Each takes nearly all memory of its GPUs at start, so the second fails.",
-                "Give each instance GPUs of its own, or split a GPU into MIG devices.",
+def served(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Two models behind one name: the gateway takes instances of one name for copies of each other."""
+    if not wanted.gateway:
+        return
+    for first, second in combinations(wanted.instances, 2):
+        if first.served == second.served and first.model != second.model:
+            yield warn(
+                "instance.served",
+                f"instances {first.name} and {second.name} both serve {first.served}, from {first.model} and "
+                f"{second.model}",
+                "The gateway spreads the requests for a name over all that serve it: clients would get answers of "
+                "either model.",
+                "Give them different names (served_model_name). Copies of one model may share theirs.",
             )
 
 
-def _both(known: dict[str, Device] | None, first: Instance, second: Instance) -> list[str]:
-    if known:
-        devices = common(meant(known, first.gpus), meant(known, second.gpus))
-        return [
-            f"GPU {gpu}" if mig is None else f"MIG device {gpu}:{mig}"
-            for gpu, mig in sorted(devices, key=str)
-        ]
-    # The devices are not known: only the names can be compared.
-    if "all" in (*first.gpus, *second.gpus):
-        return ["all GPUs"]
-    return [f"GPU {gpu}" for gpu in first.gpus if gpu in second.gpus]
+def memory(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """What all instances together want of the host's memory."""
+    total = number(snapshot, "memory", "total_bytes")
+    sizes = {str(row.get("path")): number(row, "bytes") or 0 for row in rows(snapshot, "models")}
+    if total is None or len(wanted.instances) < 2:
+        return
+    models = {each.model: sizes.get(str(each.model), 0) for each in wanted.instances}
+    weights, shm = sum(models.values()), sum(each.shm_bytes or 0 for each in wanted.instances)
+    reserve = wanted.limits.memory_reserve_gib * _GIB
+    # One alone that does not fit has a finding of its own.
+    if weights + shm + reserve > total and max(models.values()) + reserve <= total and shm <= total:
+        yield warn(
+            "memory.instances",
+            f"{gib(total)} of memory; the {len(wanted.instances)} instances have {gib(weights)} of weights and "
+            f"{gib(shm)} of shared memory together",
+            "They load at the same time, and the page cache cannot hold the weights of all: a start reads them more "
+            "than once.",
+            "Count on slow starts (start_budget_s), lower shm_size, or serve fewer models on this node.",
+        )
 
 
 def ports(_: Snapshot, wanted: Wanted) -> Iterator[Finding]:
@@ -94,4 +107,13 @@ def kubernetes(snapshot: Snapshot, _: Wanted) -> Iterator[Finding]:
         )
 
 
-CHECKS = (names, asked_for, shared, ports, kubernetes)
+CHECKS = (
+    names,
+    asked_for,
+    *checks_sharing.CHECKS,
+    *checks_profiles.CHECKS,
+    served,
+    memory,
+    ports,
+    kubernetes,
+)

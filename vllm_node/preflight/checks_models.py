@@ -8,9 +8,12 @@ from typing import Any
 from vllm_node.preflight import tables
 from vllm_node.preflight.findings import Finding, fail, warn
 from vllm_node.preflight.reading import Snapshot, at, gib, listed, mapping, number, rows, text, words
+from vllm_node.preflight.start_budget import estimate_s, weights_s
 from vllm_node.preflight.wanted import Instance, Wanted
 
 _VOCABULARY = "TIKTOKEN_ENCODINGS_BASE"
+# vLLM itself prefetches no more than this share of the memory that is free.
+_PREFETCH_SHARE = 0.9
 
 
 def _pairs(snapshot: Snapshot, wanted: Wanted) -> Iterator[tuple[Instance, Mapping[str, Any]]]:
@@ -128,13 +131,16 @@ def file_system(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         if kind not in tables.NETWORK_FILE_SYSTEMS:
             continue
         if not instance.has_arg("safetensors-load-strategy"):
+            available = number(snapshot, "memory", "available_bytes")
+            # Prefetching fills the page cache: it only helps where that holds the whole model.
+            strategy = "prefetch" if (number(model, "bytes") or 0) < _PREFETCH_SHARE * (available or 0) else "eager"
             yield warn(
                 "model.network_fs",
                 f"instance {instance.name}: {model.get('path')} ({gib(number(model, 'bytes') or 0)}) is on "
                 f"{kind}",
                 "Weights that are mapped from a network file system are read in small pieces: loading can "
                 "take an hour.",
-                "Set args: {safetensors-load-strategy: eager}, or copy the model to a local disk.",
+                f"Set args: {{safetensors-load-strategy: {strategy}}}, or copy the model to a local disk.",
             )
         booleans = mapping(snapshot, "selinux", "booleans")
         if (
@@ -150,4 +156,21 @@ def file_system(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-CHECKS = (path, present, delivery, own_code, vocabulary, file_system)
+def start_budget(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Models that this disk cannot deliver within the time that a start may take."""
+    for instance, model in _pairs(snapshot, wanted):
+        reading_s, needed_s = weights_s(model), estimate_s(model)
+        budget_s = instance.start_budget_s
+        if reading_s is None or needed_s is None or needed_s <= budget_s:
+            continue
+        speed = f"{(number(model, 'read', 'bytes_per_s') or 0) / 1e6:.0f} MB/s"
+        yield warn(
+            "model.start_budget",
+            f"instance {instance.name}: {model.get('path')} ({gib(number(model, 'bytes') or 0)}) is read with "
+            f"{speed}, measured just now: {reading_s:.0f} s for all of it; start_budget_s is {budget_s:.0f}",
+            "A load that goes well would count as failed before its end.",
+            f"Set start_budget_s: {needed_s:.0f} of the instance, or put the model on a faster disk.",
+        )
+
+
+CHECKS = (path, present, delivery, own_code, vocabulary, file_system, start_budget)

@@ -10,6 +10,8 @@ from vllm_node.preflight.findings import Finding, fail, finding, warn
 from vllm_node.preflight.reading import Snapshot, at, listed, mapping, number, rows, text, version, words
 from vllm_node.preflight.wanted import Wanted
 
+# By age of the policy, the newest first; the role gpu_runtime switches the first that is known.
+GPU_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 _HEALTH_CHECK = re.compile(r"[0-9a-f]{64}(-[0-9a-f]+)?\.service$")
 # Each of these has a finding of its own that says more.
 _TOLD_ELSEWHERE = ("gpu.devices", "models.", "registry")
@@ -83,13 +85,24 @@ def selinux(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             "Set SELINUX=enforcing in /etc/selinux/config and reboot (after `disabled`: with a relabel).",
         )
     booleans = mapping(snapshot, "selinux", "booleans")
-    known = {"container_use_xserver_devices", "container_use_devices"} & set(booleans)
-    if mode == "enforcing" and wanted.gpu_instances and not known:
-        yield warn(
+    known = [name for name in GPU_BOOLEANS if name in booleans]
+    if mode != "enforcing" or not wanted.gpu_instances:
+        return
+    if not known:
+        yield fail(
             "selinux.boolean",
-            "the policy knows neither container_use_xserver_devices nor container_use_devices",
-            "An enforcing node denies containers the GPU's device nodes, and vLLM then sees no GPU.",
-            "Install a current container-selinux package.",
+            f"SELinux is enforcing, and its policy knows neither {' nor '.join(GPU_BOOLEANS)}",
+            "Containers are denied the GPU's device nodes, and vLLM then sees no GPU. Labels and SELinux are never "
+            "switched off for it.",
+            "Install a current container-selinux package (dnf upgrade container-selinux); where the site has a policy "
+            "module of its own that lets containers use GPUs, name selinux.boolean in preflight_ignore.",
+        )
+    elif not wanted.selinux_boolean and not any(booleans[name] for name in known):
+        yield warn(
+            "selinux.boolean_off",
+            f"{known[0]} is off, and gpu_runtime_selinux_boolean leaves it so",
+            "Without it, only a policy module of the site's own lets containers use the GPU's device nodes.",
+            f"Set gpu_runtime_selinux_boolean to true, or run: setsebool -P {known[0]} on",
         )
 
 

@@ -19,6 +19,7 @@ _MENDED = {
     "podman.init": r"catatonit",
     "podman.network_backend": r"netavark",
     "trust.policy": r"podman|containers-common",
+    "selinux.boolean": r"podman|container-selinux",
     "cdi.missing": r"nvidia-container-toolkit",
     "cdi.toolkit": r"nvidia-container-toolkit",
     "gpu.driver_missing": r"(nvidia-driver|nvidia-open|cuda-drivers|kmod-nvidia)[\w.-]*",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -149,4 +150,31 @@ def readable(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-CHECKS = (images_fit, state_fits, inodes, memory, swap, readable)
+def journal(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """A journal that could fill its disk: of what vLLM writes nothing is dropped."""
+    if wanted.journal_max_use is not None:
+        if not re.fullmatch(r"[1-9]\d*[KMGT]?", wanted.journal_max_use):
+            yield fail(
+                "journal.max_use",
+                f"container_host_journal_max_use is {wanted.journal_max_use}",
+                "journald would pass over such a value, and the journal would go on without that limit.",
+                "Write a number of bytes, or one with K, M, G or T, such as 4G.",
+            )
+        return
+    cap, used, free, kept = (
+        number(snapshot, "journal", f"{name}_bytes") for name in ("cap", "used", "free", "keep_free")
+    )
+    if cap is None or used is None or free is None or kept is None:
+        return
+    growth = min(cap - used, free - kept)
+    if growth > free / 2:
+        yield warn(
+            "journal.size",
+            f"the journal may grow by {gib(growth)}, and its disk has {gib(free)} free",
+            "The log of vLLM is kept whole, so that its last words are not the ones that are dropped; the rest of "
+            "the node needs that disk as well.",
+            "Set container_host_journal_max_use, such as 4G, or SystemMaxUse= in /etc/systemd/journald.conf.",
+        )
+
+
+CHECKS = (images_fit, state_fits, inodes, memory, swap, readable, journal)

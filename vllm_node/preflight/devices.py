@@ -47,8 +47,9 @@ def meant(names: dict[str, Device], gpus: Iterable[str]) -> set[Device]:
     return found
 
 
-def common(first: set[Device], second: set[Device]) -> set[Device]:
-    """Devices that both use: a whole GPU overlaps with each of its MIG devices."""
-    return {
-        a for a in first for b in second if a[0] == b[0] and (a[1] == b[1] or a[1] is None or b[1] is None)
-    }
+def used(names: dict[str, Device], gpus: Iterable[str]) -> set[Device]:
+    """The same, less whole GPUs that are split: of these `all` means the parts."""
+    asked = tuple(gpus)
+    found = meant(names, asked)
+    parted = {gpu for gpu, mig in found if mig is not None}
+    return {(gpu, mig) for gpu, mig in found if not ("all" in asked and mig is None and gpu in parted)}

@@ -61,13 +61,16 @@ def softened(
     ]
 
 
-def render(host: str, findings: Sequence[Finding]) -> str:
-    """All findings of one node as text: a line that counts, then three lines a finding."""
+def render(host: str, findings: Sequence[Finding], so_far: str = "nothing has been changed") -> str:
+    """All findings of one node as text: a line that counts, then three lines a finding.
+
+    `so_far` says what a failure has left undone.
+    """
     fails = sum(each.level == "fail" for each in findings)
     warns = len(findings) - fails
     if not findings:
         return f"{host}: preflight found nothing to complain about."
-    verdict = "nothing has been changed" if fails else "none of them stops the bring-up"
+    verdict = so_far if fails else "none of them stops the bring-up"
     lines = [f"{host}: {_count(fails, 'failure')}, {_count(warns, 'warning')}; {verdict}."]
     for each in ordered(findings):
         lines += ["", f"{each.level.upper()} {each.id}"]

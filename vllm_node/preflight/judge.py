@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from vllm_node.preflight import (
     checks_cdi,
+    checks_firewall,
+    checks_fit,
+    checks_flags,
     checks_gpu,
     checks_images,
     checks_instances,
@@ -35,12 +38,15 @@ CHECKS: tuple[Check, ...] = (
     *checks_gpu.CHECKS,
     *checks_cdi.CHECKS,
     *checks_instances.CHECKS,
+    *checks_flags.CHECKS,
     *checks_resources.CHECKS,
     *checks_network.CHECKS,
+    *checks_firewall.CHECKS,
     *checks_mirrors.CHECKS,
     *checks_trust.CHECKS,
     *checks_images.CHECKS,
     *checks_models.CHECKS,
+    *checks_fit.CHECKS,
 )
 
 

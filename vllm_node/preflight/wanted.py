@@ -30,12 +30,20 @@ class Instance:
     port: int | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    served_model_name: str | None = None
+    profile: str | None = None
     shm_bytes: int | None = None
+    start_budget_s: float = 3600.0
 
     @property
     def unit(self) -> str:
         """Name of its systemd service."""
         return f"vllm-{self.name}.service"
+
+    @property
+    def served(self) -> str:
+        """Its name in the API."""
+        return self.served_model_name or self.name
 
     @property
     def beyond_loopback(self) -> str | None:
@@ -97,6 +105,15 @@ class Packages:
 
 
 @dataclass(frozen=True)
+class Door:
+    """The gateway's port, where it listens beyond loopback. `zone` is firewalld's, None for the node's own."""
+
+    port: int
+    sources: tuple[str, ...] = ()
+    zone: str | None = None
+
+
+@dataclass(frozen=True)
 class Limits:
     """Thresholds, the `preflight_*` variables."""
 
@@ -117,7 +134,9 @@ class Wanted:
     `image_users` maps names of the image lock to who needs them; `generates_cdi` is False where the site
     keeps the whole GPU runtime itself. `deliveries` maps folders that models will be brought to onto their manifests,
     None where there is no usable one; `delivery_problems` say why. `image_bundle` is the bundle that images are brought
-    from, where there is one.
+    from, where there is one. `gpu_name` and `gpu_memory_gib` are what the site itself says of the node's GPUs.
+    `gateway`: whether there is one in front of the instances; `door` is what the firewall has to let through of it.
+    `selinux_boolean`: whether the toolkit may switch the boolean on that lets containers use GPUs.
     """
 
     host: str
@@ -128,10 +147,16 @@ class Wanted:
     mirrors: tuple[Mirror, ...] = ()
     packages: Packages = field(default_factory=Packages)
     state_dir: str = "/var/lib/vllm-node"
+    journal_max_use: str | None = None
     image_users: Mapping[str, str] = field(default_factory=dict)
     image_bundle: str | None = None
     generates_cdi: bool = True
     cdi_source: str = "auto"
+    selinux_boolean: bool = True
+    gpu_name: str | None = None
+    gpu_memory_gib: float | None = None
+    gateway: bool = False
+    door: Door | None = None
     deliveries: Mapping[str, Manifest | None] = field(default_factory=dict)
     delivery_problems: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -147,14 +172,14 @@ class Wanted:
         return frozenset({port.unit for port in self.ports} | {each.unit for each in self.instances})
 
 
-_COMPONENTS = ("dcgm_exporter", "node_exporter", "prometheus", "alertmanager", "grafana")
+_COMPONENTS = ("dcgm_exporter", "node_exporter", "prometheus", "alertmanager", "grafana", "gateway")
 
 
 def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
     """The site's wishes out of a node's variables. Never raises."""
-    shm_size = variables.get("vllm_shm_size")
+    shm_size, budget_s = variables.get("vllm_shm_size"), variables.get("vllm_start_budget_s")
     instances = tuple(
-        _instance(entry, shm_size)
+        _instance(entry, shm_size, budget_s)
         for entry in _list(variables.get("vllm_instances"))
         if isinstance(entry, Mapping)
     )
@@ -169,6 +194,9 @@ def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
         if number is not None and _on(variables.get(f"{name}_enabled")):
             ports.append(Port(number, f"{name.replace('_', '-')}.service", f"{name}_port"))
             images[name] = f"role {name}"
+    status_port = _integer(variables.get("gateway_status_port"))
+    if status_port is not None and "gateway" in images:
+        ports.append(Port(status_port, "gateway.service", "gateway_status_port"))
     lock = variables.get("images_lock")
     deliveries, problems = _deliveries(variables)
     return Wanted(
@@ -182,17 +210,23 @@ def wanted_from(host: str, variables: Mapping[str, Any]) -> Wanted:
         mirrors=mirrors(variables.get("container_host_mirrors")),
         packages=_packages(variables),
         state_dir=_text(variables.get("container_host_state_dir")) or "/var/lib/vllm-node",
+        journal_max_use=_text(variables.get("container_host_journal_max_use")),
         image_users=images,
         image_bundle=_text(variables.get("image_load_bundle")),
         generates_cdi=_on(variables.get("gpu_runtime_enabled")),
         cdi_source=_text(variables.get("gpu_runtime_cdi_source")) or "auto",
+        selinux_boolean=_on(variables.get("gpu_runtime_selinux_boolean")),
+        gpu_name=_text(variables.get("vllm_gpu_name")),
+        gpu_memory_gib=_number(variables.get("vllm_gpu_memory_gib")),
+        gateway=variables.get("gateway_enabled") is not None and _on(variables.get("gateway_enabled")),
+        door=_door(variables),
         deliveries=deliveries,
         delivery_problems=problems,
         limits=_limits(variables),
     )
 
 
-def _instance(entry: Mapping[str, Any], shm_size: Any) -> Instance:
+def _instance(entry: Mapping[str, Any], shm_size: Any, budget_s: Any) -> Instance:
     args, env = entry.get("args"), entry.get("env")
     return Instance(
         name=str(entry.get("name", "?")),
@@ -202,7 +236,10 @@ def _instance(entry: Mapping[str, Any], shm_size: Any) -> Instance:
         port=_integer(entry.get("port")),
         args={str(key): value for key, value in args.items()} if isinstance(args, Mapping) else {},
         env={str(key): str(value) for key, value in env.items()} if isinstance(env, Mapping) else {},
+        served_model_name=_text(entry.get("served_model_name")),
+        profile=_text(entry.get("profile")),
         shm_bytes=size_bytes(entry.get("shm_size") or shm_size),
+        start_budget_s=_number(entry.get("start_budget_s") or budget_s) or Instance.start_budget_s,
     )
 
 
@@ -221,6 +258,16 @@ def _packages(variables: Mapping[str, Any]) -> Packages:
         tuple(map(str, _list(variables.get("packages_install")))),
         tuple(map(str, _list(variables.get("packages_versionlock")))),
     )
+
+
+def _door(variables: Mapping[str, Any]) -> Door | None:
+    port = _integer(variables.get("gateway_port"))
+    is_on = variables.get("gateway_enabled") is not None and _on(variables.get("gateway_enabled"))
+    address = str(variables.get("gateway_listen_address") or "").strip("[]")
+    if port is None or not is_on or address in _LOOPBACK or not _on(variables.get("firewall_enabled")):
+        return None
+    sources = tuple(str(each) for each in _list(variables.get("gateway_allowed_sources")))
+    return Door(port, sources, _text(variables.get("firewall_zone")))
 
 
 def _image(name: str, entry: Any) -> Image:

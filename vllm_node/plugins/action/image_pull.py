@@ -16,7 +16,7 @@ _display = Display()
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Takes the image lock, what the module takes, and `limit_s` for all pulls together."""
+    """Takes the image lock, or `images` as the module has them; what the module takes, and `limit_s` for all pulls."""
 
     TRANSFERS_FILES = False
 
@@ -26,10 +26,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables = task_vars or {}
         args = dict(self._task.args)
         host = variables["inventory_hostname"]
-        lock = args.pop("lock")
+        lock = args.pop("lock", None)
         try:
-            needed = {unit["image"] for unit in collect(variables, "stack").units if unit.get("image")}
-            args["images"] = image_references({name: lock[name] for name in needed})
+            if lock is not None:
+                needed = {unit["image"] for unit in collect(variables, "stack").units if unit.get("image")}
+                args["images"] = image_references({name: lock[name] for name in needed})
         except KeyError as error:
             raise AnsibleActionFail(f"{host}: the image lock has no {error}") from error
         except ValueError as error:
