@@ -63,6 +63,7 @@ FORMATS: dict[str, tuple[dict[str, str], bool]] = {
     "node_exporter": (DOCKER, False),
     "grafana": (DOCKER, True),
     "dcgm_exporter": (OCI, True),
+    "gateway": (OCI, False),
 }
 
 

@@ -44,7 +44,7 @@ class Site:
             "packages_repository": URL,
             "packages_gpg_key": self.key,
             "vllm_instances": [],
-            **{f"{name}_enabled": False for name in ("dcgm_exporter", "prometheus", "alertmanager", "grafana")},
+            **{f"{name}_enabled": False for name in ("dcgm_exporter", "prometheus", "alertmanager", "grafana", "gateway")},
         }
 
     def database(self) -> list[str]:

@@ -41,7 +41,7 @@ class Site:
             "images_lock": {"node_exporter": lock["node_exporter"]},
             "container_host_mirrors": [{"upstream": UPSTREAM, "mirror": registry}],
             "vllm_instances": [],
-            **{f"{name}_enabled": False for name in ("dcgm_exporter", "prometheus", "alertmanager", "grafana")},
+            **{f"{name}_enabled": False for name in ("dcgm_exporter", "prometheus", "alertmanager", "grafana", "gateway")},
         }
 
     def up(self, **changed: Any) -> Any:

@@ -25,8 +25,8 @@ from vllm_node.lab.node import Spec
 
 pytestmark = pytest.mark.real
 NODE = "gap"
-IMAGES = ("vllm", "prometheus", "alertmanager", "node_exporter", "dcgm_exporter", "grafana")
-CONTAINERS = ("alertmanager", "dcgm-exporter", "grafana", "node-exporter", "prometheus", "vllm-tiny")
+IMAGES = ("vllm", "prometheus", "alertmanager", "node_exporter", "dcgm_exporter", "gateway", "grafana")
+CONTAINERS = ("alertmanager", "dcgm-exporter", "gateway", "grafana", "node-exporter", "prometheus", "vllm-tiny")
 STORE = "/srv/brought"
 
 

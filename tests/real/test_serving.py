@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import statistics
 import sys
@@ -64,6 +65,10 @@ def variables(left: str = "interactive", right: str = "rag", **more: Any) -> dic
         "gateway_clients": clients,
         **more,
     }
+
+
+# From the day on which bob has lost his key.
+REVOKED = {"gateway_clients": variables()["gateway_clients"][:1]}
 
 
 @dataclass(frozen=True)
@@ -190,11 +195,6 @@ def test_what_is_explained_is_what_vllm_says_of_itself(served: Served, first: Ru
     assert seen.observed >= 12
 
 
-def test_a_second_run_changes_nothing(served: Served, first: Run) -> None:
-    run = served.run("up", variables())
-    assert (run.code, run.host(NODE)["counts"]["changed"]) == (0, 0), run.document
-
-
 def test_chunks_come_as_vllm_sends_them_and_the_first_one_in_time(served: Served, first: Run) -> None:
     """Times of arrival through the gateway and without it, in turns. That each comes alone is shown in tests/gateway.
 
@@ -232,7 +232,8 @@ def arrivals(served: Served, direct: str | None, tokens: int) -> list[float]:
     found = []
     with connection.getresponse() as answer:
         assert answer.status == 200
-        found += [time.monotonic() - started for line in answer if line.startswith(b"data: {") and json.loads(line[6:])["choices"]]
+        lines = (line for line in answer if line.startswith(b"data: {"))
+        found += [time.monotonic() - started for line in lines if json.loads(line[6:])["choices"]]
     connection.close()
     return found
 
@@ -288,40 +289,37 @@ def test_the_access_log_names_the_client_and_not_what_was_asked(served: Served, 
     assert "a-prompt-that-nobody-may-keep" not in served.shell("journalctl -o cat --since -10min")
 
 
-def test_a_revoked_key_is_refused_and_running_streams_go_on(served: Served, first: Run) -> None:
-    given = variables()
-    given["gateway_clients"] = given["gateway_clients"][:1]
-    body = {"model": "left", "prompt": "Hello", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-    with served.asking("/v1/completions", body) as answer:
-        assert answer.readline().startswith(b"data: ")
-        run = served.run("up", given)
-        assert run.code == 0, (run.document, run.said)
-        assert served.complete("left", key="bob").status == 401
-        assert answer.read().count(b"data: [DONE]") == 1
-    assert served.complete("left").status == 200
-
-
-def test_secrets_are_nowhere_but_in_the_vault(served: Served, first: Run) -> None:
+def test_a_second_run_changes_nothing_and_secrets_are_nowhere(served: Served, first: Run, tmp_path: Path) -> None:
+    vault = tmp_path / "vault.json"
+    vault.write_text(json.dumps(variables(smoke_benchmark=False)))
+    playbook = Path(sys.executable).with_name("ansible-playbook")
     done = served.nodes.program(
-        str(Path(__file__).parents[2] / ".venv/bin/ansible-playbook"),
-        *("-vvv", "-i", "inventories/lab", "--limit", NODE, "-e", json.dumps(variables(smoke_benchmark=False))),
-        "playbooks/site.yml",
+        str(playbook), "-vvv", "-i", "inventories/lab", "--limit", NODE, "-e", f"@{vault}", "playbooks/site.yml"
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    shown = done.stdout + done.stderr
-    # The command line that carries them here is shown by -vvv as it was given; nothing else may.
-    shown = "\n".join(line for line in shown.splitlines() if "gateway_clients" not in line or "extra_vars" not in line)
+    assert re.search(rf"^{NODE} .* changed=0 ", done.stdout, re.MULTILINE), done.stdout[-500:]
     places = {
-        "what Ansible says": shown,
-        "what podman knows": served.shell("podman inspect $(podman ps --all --quiet); podman image ls; podman secret inspect $(podman secret ls -q)"),
+        "what Ansible says": done.stdout + done.stderr,
+        "what podman knows": served.shell("podman inspect $(podman ps -aq); podman secret inspect $(podman secret ls -q)"),
         "the journal": served.shell("journalctl -o cat"),
         "processes": served.shell("cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' || true"),
     }
     keys = {KEYS["alice"], KEYS["bob"], "lab-only-password"}
     for place, text in places.items():
         assert [key for key in keys if key in text] == [], place
-    files = served.shell("grep -rlaF -e " + " -e ".join(f"'{key}'" for key in (KEYS["alice"], KEYS["bob"])) + " /etc /tmp /var /run /root /usr/local || true")
-    assert files.split() == []
+    words = " -e ".join(f"'{KEYS[name]}'" for name in ("alice", "bob"))
+    assert served.shell(f"grep -rlaF -e {words} /etc /tmp /var /run /root /usr/local || true") == ""
+
+
+def test_a_revoked_key_is_refused_and_running_streams_go_on(served: Served, first: Run) -> None:
+    body = {"model": "left", "prompt": "Hello", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with served.asking("/v1/completions", body) as answer:
+        assert answer.readline().startswith(b"data: ")
+        run = served.run("up", variables(**REVOKED))
+        assert run.code == 0, (run.document, run.said)
+        assert served.complete("left", key="bob").status == 401
+        assert answer.read().count(b"data: [DONE]") == 1
+    assert served.complete("left").status == 200
 
 
 def test_one_that_is_killed_leaves_the_other_alone_and_comes_back(served: Served, first: Run) -> None:
@@ -339,8 +337,10 @@ def test_one_that_is_killed_leaves_the_other_alone_and_comes_back(served: Served
 def test_an_upgrade_to_what_never_gets_ready_returns_to_what_was_there(served: Served, first: Run) -> None:
     lock = served.nodes.lab.inventory()["all"]["vars"]["images_lock"]
     broken = variant(lock["vllm"], Entrypoint=["/bin/sh", "-c", BROKEN, "vllm"])
+    given = variables(**REVOKED, images_lock={**lock, "vllm_next": broken})
+    given["vllm_instances"][0]["image"] = "vllm_next"
     answer, images, files = served.complete("left").data["choices"], served.images(), served.installed()
-    run = served.run("upgrade", variables(images_lock={**lock, "vllm": broken}))
+    run = served.run("upgrade", given)
     assert run.code == ExitCode.ROLLED_BACK, run.document
     message = run.host(NODE)["failure"]["message"]
     assert "no kernel image" in message
@@ -352,7 +352,7 @@ def test_an_upgrade_to_what_never_gets_ready_returns_to_what_was_there(served: S
 
 
 def test_an_upgrade_to_other_profiles_runs_and_is_explained(served: Served, first: Run) -> None:
-    given = variables("agent", "batch")
+    given = variables("agent", "batch", **REVOKED)
     run = served.run("upgrade", given)
     assert run.code == 0, (run.document, run.said)
     for name in ("left", "right"):
@@ -371,7 +371,7 @@ def test_an_upgrade_to_other_profiles_runs_and_is_explained(served: Served, firs
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
 def test_wrong_flags_are_refused_before_anything_changes(served: Served, first: Run, args: dict[str, Any], advice: str) -> None:
-    given = variables("agent", "batch")
+    given = variables("agent", "batch", **REVOKED)
     given["vllm_instances"][0]["args"] = {**given["vllm_instances"][0]["args"], **args}
     images = served.images()
     run = served.run("preflight", given)
@@ -383,7 +383,7 @@ def test_wrong_flags_are_refused_before_anything_changes(served: Served, first: 
 
 def test_the_plan_is_within_five_per_cent_of_what_vllm_took(served: Served, first: Run) -> None:
     argv = [sys.executable, "-m", "vllm_node", "plan", NODE, "-i", "inventories/lab", "--json"]
-    done = served.nodes.program(*argv, "-e", json.dumps(variables("agent", "batch")))
+    done = served.nodes.program(*argv, "-e", json.dumps(variables("agent", "batch", **REVOKED)))
     assert done.returncode == 0, done.stdout + done.stderr
     plans = json.loads(done.stdout)["hosts"][NODE]["plans"]
     assert [plan["instance"] for plan in plans] == ["left", "right"]
