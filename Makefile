@@ -1,6 +1,6 @@
 # What each of these does is in .ci/bootstrap, in vllm_node/ and in tests/; here is only the order.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint lint-fast bench pictures clean bootstrap
+.PHONY: help demo test test-fast test-long lint lint-fast bench pictures clean bootstrap
 # A worker a core; where tests wait for programs of theirs, two share one.
 PARALLEL = -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal
 SHARED = -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) --dist worksteal
@@ -21,6 +21,10 @@ test: bootstrap lint ## Lint and run all tests; those that need a lab node are s
 	@python -m pytest -q $(SHARED) tests/programs tests/standins tests/plays tests/bundle
 	@python -m pytest tests/load tests/gateway
 	@python -m pytest $(TWO_LABS) tests/real tests/node tests/registry
+
+test-long: bootstrap ## What takes too long for each change: a bundle goes over the gap to real vLLM, with a registry and without.
+	@vllm-node lab check --install
+	@python -m pytest -v tests/long
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q $(PARALLEL) --hypothesis-profile=fast tests/unit

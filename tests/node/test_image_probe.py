@@ -1,11 +1,9 @@
-"""Images are asked what they can do before a unit is installed; and the help page of the real vLLM is understood."""
+"""Images are asked what they can do before a unit is installed."""
 
 from __future__ import annotations
 
 import base64
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,25 +15,13 @@ from tests.variants import variant
 from vllm_node.lab import gpu
 from vllm_node.lab.node import Spec
 from vllm_node.lab.standin_libcuda import libcuda
-from vllm_node.paths import cache_dir
 from vllm_node.serving.flags import cache
-from vllm_node.serving.flags.page import parse
 
 pytestmark = pytest.mark.node
 NODE = "asked"
 # A small image with Python stands for vLLM's, of which only the page is wanted here.
 PRINTER = "import sys\nsys.exit('no such flag') if sys.argv[1:] != ['--help=all'] else sys.stdout.write({page!r})"
 INSTANCE = {"name": "tiny", "model": "/srv/models/tiny", "gpus": ["0"], "port": 8000}
-# As vLLM's own start script has it: its workers import it again.
-START = """
-import sys
-sys.path.insert(0, {place!r})
-from vllm.entrypoints.cli.main import main
-if __name__ == "__main__":
-    sys.argv = ["vllm", "serve", "--help=all"]
-    sys.exit(main())
-"""
-
 
 class Site:
     """A node whose only instance runs the small image, under a tag that tells no version."""
@@ -116,23 +102,3 @@ def test_what_the_image_cannot_do_is_refused_before_a_unit_is_installed(site: Si
 
     assert site.run("down").code == 0
     assert site.nodes.tree(NODE) == before
-
-
-def test_the_page_of_the_real_vllm_is_read_to_the_last_flag() -> None:
-    places = sorted(cache_dir().glob("vllm-*/site-packages"))
-    if not places or sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's build of vLLM is not in the cache, or this is not the Python 3.11 that it is for")
-    script = START.format(place=str(places[-1]))
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=180, cwd="/"
-    )
-    table = parse(done.stdout, "0.32.0")
-    known = cache.built_in()
-    assert set(table.names) == set(known.names)
-    assert len(table.names) > 300
-    for name, flag in table.flags.items():
-        told = known.flags[name]
-        assert (flag.kind, flag.aliases, flag.short) == (told.kind, told.aliases, told.short), name
-        assert (flag.several, flag.optional, flag.human) == (told.several, told.optional, told.human), name
-        if not flag.open_choices:
-            assert flag.choices == told.choices, name

@@ -29,6 +29,7 @@ from vllm_node.exit_codes import ExitCode
 from vllm_node.gateway import authority
 from vllm_node.gateway.keys import digest
 from vllm_node.lab.node import Spec
+from vllm_node.serving.flags import cache
 
 pytestmark = pytest.mark.real
 NODE = "served"
@@ -193,6 +194,20 @@ def test_what_is_explained_is_what_vllm_says_of_itself(served: Served, first: Ru
     seen = explained(served.nodes, NODE, name, variables())
     assert seen.differences == []
     assert seen.observed >= 12
+
+
+def test_the_flags_that_the_image_told_are_those_of_the_built_in_table(served: Served, first: Run) -> None:
+    lock = served.nodes.lab.inventory()["all"]["vars"]["images_lock"]
+    table, known = cache.load(lock["vllm"]["digest"]), cache.built_in()
+    assert table is not None
+    assert set(table.names) == set(known.names)
+    assert len(table.names) > 300
+    for name, flag in table.flags.items():
+        told = known.flags[name]
+        assert (flag.kind, flag.aliases, flag.short) == (told.kind, told.aliases, told.short), name
+        assert (flag.several, flag.optional, flag.human) == (told.several, told.optional, told.human), name
+        if not flag.open_choices:
+            assert flag.choices == told.choices, name
 
 
 def test_chunks_come_as_vllm_sends_them_and_the_first_one_in_time(served: Served, first: Run) -> None:
