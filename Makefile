@@ -22,9 +22,9 @@ test: bootstrap lint ## Lint and run all tests; those that need a lab node are s
 	@python -m pytest tests/load tests/gateway
 	@python -m pytest $(TWO_LABS) tests/real tests/node tests/registry
 
-test-long: bootstrap ## What takes too long for each change: a bundle goes over the gap to real vLLM, with a registry and without.
+test-long: bootstrap ## What takes too long for each change: the way over the gap, upgrades, firewall, Molecule, a life on two podmans.
 	@vllm-node lab check --install
-	@python -m pytest -v tests/long
+	@VLLM_NODE_LIFE=5.4,5.8 python -m pytest $(TWO_LABS) tests/real/test_life.py tests/long
 
 test-fast: bootstrap lint-fast ## The tests that need no node, ruff, mypy and yamllint; not ansible-lint, which is slow.
 	@python -m pytest -q $(PARALLEL) --hypothesis-profile=fast tests/unit

@@ -1,4 +1,4 @@
-"""The life of a node with real vLLM, on both podman versions: up, changed, hurt, rebooted, down.
+"""The life of a node with real vLLM: up, changed, hurt, rebooted, down.
 
 The tests of this file build on each other, as the days of a node do; both nodes go through them side by side.
 """
@@ -6,6 +6,7 @@ The tests of this file build on each other, as the days of a node do; both nodes
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,9 @@ from tests.labs import Nodes, Run
 from vllm_node.lab.node import Spec
 
 pytestmark = pytest.mark.real
-SPECS = (Spec("p54", podman="5.4"), Spec("p58", podman="5.8"))
+# One in `make test`, where tests/real/test_serving.py has the other; both side by side in `make test-long`.
+PODMANS = os.environ.get("VLLM_NODE_LIFE", "5.4").split(",")
+SPECS = tuple(Spec("p" + podman.replace(".", ""), podman=podman) for podman in PODMANS)
 NAMES = tuple(spec.name for spec in SPECS)
 BOTH = ",".join(NAMES)
 CONTAINERS = ("alertmanager", "dcgm-exporter", "gateway", "grafana", "node-exporter", "prometheus", "vllm-tiny")

@@ -51,7 +51,7 @@ def instance(name: str, gpu: int, port: int, profile: str) -> dict[str, Any]:
         "model": "/srv/models/tiny",
         "gpus": [gpu],
         "port": port,
-        "args": {"max-model-len": 2048, "max-num-seqs": 64, "max-num-batched-tokens": 2048, "enforce-eager": True},
+        "args": {"max-model-len": 2048, "max-num-seqs": 128, "max-num-batched-tokens": 2048, "enforce-eager": True},
         "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
         "start_budget_s": 600,
         "shm_size": "1g",
@@ -148,7 +148,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(nodes: Nodes) -> Iterator[Served]:
-    nodes.make(Spec(NODE))
+    nodes.make(Spec(NODE, podman="5.8"))
     yield Served(nodes)
     nodes.lab.remove(NODE)
 
@@ -379,7 +379,7 @@ def test_an_upgrade_to_other_profiles_runs_and_is_explained(served: Served, firs
     [
         ({"swap-space": 4}, "0.18"),
         ({"disable-log-requests": True}, "enable-log-requests"),
-        ({"max-num-batched-tokens": 32, "max-num-seqs": 64}, "max-num-batched-tokens"),
+        ({"max-num-batched-tokens": 32, "max-num-seqs": 128}, "max-num-batched-tokens"),
         ({"max-modle-len": 2048}, "max-model-len"),
         ({"tensor-parallel-size": 2}, "GPU"),
     ],
