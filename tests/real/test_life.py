@@ -1,6 +1,6 @@
 """The life of a node with real vLLM: up, changed, hurt, rebooted, down.
 
-The tests of this file build on each other, as the days of a node do; both nodes go through them side by side.
+The tests of this file build on each other, as the days of a node do; where there are two nodes, they go through them side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 PODMANS = os.environ.get("VLLM_NODE_LIFE", "5.4").split(",")
 SPECS = tuple(Spec("p" + podman.replace(".", ""), podman=podman) for podman in PODMANS)
 NAMES = tuple(spec.name for spec in SPECS)
-BOTH = ",".join(NAMES)
+ALL = ",".join(NAMES)
 CONTAINERS = ("alertmanager", "dcgm-exporter", "gateway", "grafana", "node-exporter", "prometheus", "vllm-tiny")
 # Their images have nothing that a health command could run.
 WITHOUT_HEALTH = {"dcgm-exporter", "node-exporter"}
@@ -62,7 +62,7 @@ def bare_trees(life: Nodes) -> dict[str, dict[str, str]]:
 @pytest.fixture(scope="module")
 def first_run(life: Nodes, bare_trees: object) -> Run:
     """The bring-up of both."""
-    return life.run("up", limit=BOTH)
+    return life.run("up", limit=ALL)
 
 
 def ids(life: Nodes, name: str) -> dict[str, str]:
@@ -190,7 +190,7 @@ class TestRunning:
 
 def test_a_second_run_changes_nothing(life: Nodes, first_run: Run) -> None:
     before = {name: ids(life, name) for name in NAMES}
-    run = life.run("up", limit=BOTH)
+    run = life.run("up", limit=ALL)
     assert run.code == 0
     for name in NAMES:
         assert run.host(name)["counts"]["changed"] == 0
@@ -199,13 +199,13 @@ def test_a_second_run_changes_nothing(life: Nodes, first_run: Run) -> None:
 
 
 def test_verify_passes(life: Nodes, first_run: Run) -> None:
-    run = life.run("verify", limit=BOTH)
+    run = life.run("verify", limit=ALL)
     assert run.code == 0, run.document
 
 
 def _only_this_one_restarts(life: Nodes, container: str, variables: dict[str, Any]) -> None:
     before = {name: ids(life, name) for name in NAMES}
-    run = life.run("up", limit=BOTH, variables=variables)
+    run = life.run("up", limit=ALL, variables=variables)
     assert run.code == 0, run.document
     for name in NAMES:
         after = ids(life, name)
@@ -228,9 +228,9 @@ def test_a_rotated_secret_restarts_only_its_user(life: Nodes, first_run: Run) ->
 def test_what_was_edited_by_hand_is_put_right(life: Nodes, first_run: Run) -> None:
     for name in NAMES:
         life.shell(name, "sed -i s/:8000/:8999/ /etc/vllm-node/prometheus/prometheus.yml; systemctl stop dcgm-exporter")
-    run = life.run("verify", limit=BOTH, variables=ROTATED)
+    run = life.run("verify", limit=ALL, variables=ROTATED)
     assert run.code == 4, run.document
-    run = life.run("up", limit=BOTH, variables=ROTATED)
+    run = life.run("up", limit=ALL, variables=ROTATED)
     assert run.code == 0, run.document
     for name in NAMES:
         assert life.host(name).service("dcgm-exporter").is_running
@@ -260,7 +260,7 @@ def test_everything_comes_back_after_a_reboot(life: Nodes, first_run: Run) -> No
 
 def test_a_removed_instance_goes_and_the_rest_stays(life: Nodes, first_run: Run) -> None:
     before = {name: ids(life, name) for name in NAMES}
-    run = life.run("up", limit=BOTH, variables={**ROTATED, "vllm_instances": []})
+    run = life.run("up", limit=ALL, variables={**ROTATED, "vllm_instances": []})
     assert run.code == 0, run.document
     for name in NAMES:
         after = ids(life, name)
@@ -270,7 +270,7 @@ def test_a_removed_instance_goes_and_the_rest_stays(life: Nodes, first_run: Run)
 
 
 def test_teardown_keeps_what_it_is_asked_to_keep(life: Nodes, first_run: Run) -> None:
-    run = life.run("down", "--keep", "images", "--keep", "data", limit=BOTH)
+    run = life.run("down", "--keep", "images", "--keep", "data", limit=ALL)
     assert run.code == 0, run.document
     for name in NAMES:
         kept = run.host(name)["certificate"]["kept"]
@@ -280,7 +280,7 @@ def test_teardown_keeps_what_it_is_asked_to_keep(life: Nodes, first_run: Run) ->
 
 
 def test_up_again_with_what_was_kept(life: Nodes, first_run: Run) -> None:
-    run = life.run("up", limit=BOTH)
+    run = life.run("up", limit=ALL)
     assert run.code == 0, run.document
     for name in NAMES:
         assert answers(life, name)
@@ -294,8 +294,8 @@ def test_teardown_works_with_a_wedged_container_and_without_the_registry(
         life.shell(name, "kill -STOP $(podman top vllm-tiny hpid | tail -n +2)")
     life.lab.stop_registry()
     try:
-        run = life.run("down", limit=BOTH, variables={"teardown_stop_limit_s": 10})
-        again = life.run("down", limit=BOTH)
+        run = life.run("down", limit=ALL, variables={"teardown_stop_limit_s": 10})
+        again = life.run("down", limit=ALL)
     finally:
         life.lab.start_registry()
     for name in NAMES:
