@@ -46,7 +46,7 @@ ROTATED = {**EDITED, "grafana_admin_password": 'a "new" one \\ $HOME'}
 
 @pytest.fixture(scope="module")
 def life(nodes: Nodes) -> Iterator[Nodes]:
-    """Two bare nodes."""
+    """Bare nodes."""
     nodes.make(*SPECS)
     yield nodes
     for name in NAMES:
