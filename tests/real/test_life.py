@@ -17,7 +17,7 @@ from tests.labs import Nodes, Run
 from vllm_node.lab.node import Spec
 
 pytestmark = pytest.mark.real
-# One in `make test`, where tests/real/test_serving.py has the other; both side by side in `make test-long`.
+# One in `make test`; both side by side in `make test-long`.
 PODMANS = os.environ.get("VLLM_NODE_LIFE", "5.4").split(",")
 SPECS = tuple(Spec("p" + podman.replace(".", ""), podman=podman) for podman in PODMANS)
 NAMES = tuple(spec.name for spec in SPECS)
@@ -143,6 +143,16 @@ class TestRunning:
             return {one["metric"]["job"]: one["value"][1] for one in result}
 
         assert eventually(lambda: up() == dict.fromkeys(("vllm", "dcgm", "node", "prometheus", "alertmanager"), "1"), 60), up()
+
+    def test_the_gateway_lets_in_who_has_a_key(self, life: Nodes, first_run: Run, name: str) -> None:
+        def status(path: str, words: str = "") -> str:
+            return life.shell(name, f"curl -sk -o /dev/null -w '%{{http_code}}' {words} https://127.0.0.1:8443{path}")
+
+        key = "-H 'Authorization: Bearer lab-only-key-of-the-one-client-of-the-lab'"
+        question = """-H 'Content-Type: application/json' -d '{"model": "tiny", "prompt": "Hello", "max_tokens": 1}'"""
+        assert status("/health") == "200"
+        assert (status("/v1/completions", question), status("/v1/completions", f"{key} {question}")) == ("401", "200")
+        assert (status("/v1/models"), status("/v1/models", key), status("/metrics", key)) == ("401", "200", "404")
 
     def test_grafana_took_the_provisioning(self, life: Nodes, first_run: Run, name: str) -> None:
         account = f"-u admin:{PASSWORD}"
