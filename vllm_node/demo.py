@@ -9,11 +9,14 @@ import sys
 import click
 
 from vllm_node.exit_codes import ExitCode
+from vllm_node.gateway import authority
 from vllm_node.lab import host
 from vllm_node.lab.errors import LabError
 from vllm_node.lab.lab import Lab, default_name
 
 NODE = "node1"
+# As inventories/lab has it.
+_KEY = "lab-only-key-of-the-one-client-of-the-lab"
 # What listens on the node's loopback, by the ports that the lab's inventory and the roles' defaults give.
 PORTS = {"vLLM's API": 8000, "Prometheus": 9091, "Grafana (stand-in)": 3000, "DCGM exporter (stand-in)": 9400}
 
@@ -50,12 +53,15 @@ def ways_in() -> list[str]:
     width = max(map(len, PORTS))
     return [
         "",
-        f"A real model server is up on lab node {NODE}. All of it listens on the node's own loopback:",
+        f"A real model server is up on lab node {NODE}. Clients reach it through the gateway:",
+        f"  curl --cacert {authority.path(NODE)} -H 'Authorization: Bearer {_KEY}' https://{address.partition('@')[2]}:8443/v1/models",
+        "",
+        "All else listens on the node's own loopback:",
         *(f"  {name.ljust(width)}  http://127.0.0.1:{port}" for name, port in PORTS.items()),
         "",
         "To reach these from here, leave this running in another terminal:",
         f"  {shlex.join([*ssh, '-N', *forwards, address])}",
-        "then ask, or open Prometheus in a browser:",
+        "then open Prometheus in a browser, or ask without the gateway:",
         "  curl http://127.0.0.1:8000/v1/models",
         "",
         "vllm-node is .venv/bin/vllm-node:",
