@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from vllm_node.preflight.devices import aliases, meant
+from vllm_node.preflight.devices import aliases, used
 from vllm_node.preflight.findings import Finding, fail, warn
 from vllm_node.preflight.reading import Snapshot
 from vllm_node.preflight.wanted import Image, Instance, Wanted
@@ -59,11 +59,7 @@ def _gpus(snapshot: Snapshot, instance: Instance) -> int | None:
     if "all" not in instance.gpus:
         return len(instance.gpus)
     names = aliases(snapshot)
-    if names is None:
-        return None
-    devices = meant(names, instance.gpus)
-    split = {gpu for gpu, mig in devices if mig is not None}
-    return len([device for device in devices if device[1] is not None or device[0] not in split])
+    return None if names is None else len(used(names, instance.gpus))
 
 
 def _source(table: FlagTable | None, version: known.Version | None, image: Image | None) -> str:
