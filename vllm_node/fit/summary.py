@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
 from vllm_node.fit.report import VERDICTS
-from vllm_node.runner import Event, HostResult
-from vllm_node.summary import Summary
+from vllm_node.told_summary import ToldSummary
 
 _STYLES = {
     "fits": "bold green",
@@ -21,26 +17,10 @@ _STYLES = {
 }
 
 
-class PlanSummary(Summary):
+class PlanSummary(ToldSummary):
     """A summary that also keeps what the action plugin `plan` tells."""
 
-    def __init__(self, verb: str, command: str = "", *, check: bool = False) -> None:
-        """Start with nothing known."""
-        super().__init__(verb, command, check=check)
-        self._told: dict[str, Mapping[str, Any]] = {}
-
-    def take(self, event: Event) -> None:
-        """Take note of one event."""
-        super().take(event)
-        if isinstance(event, HostResult) and isinstance(event.result.get("plans"), list):
-            self._told[event.host] = event.result
-
-    def document(self) -> dict[str, Any]:
-        """The summary's document; each host has `plans`, null when the run did not come that far."""
-        document = super().document()
-        for name, host in document["hosts"].items():
-            host["plans"] = self._told[name]["plans"] if name in self._told else None
-        return document
+    kept = "plans"
 
     def print(self, console: Console) -> None:
         """The plans first."""

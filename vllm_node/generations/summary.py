@@ -11,6 +11,7 @@ from vllm_node.exit_codes import ExitCode
 from vllm_node.generations.told import HEAD, drift, rows
 from vllm_node.runner import Event, HostResult
 from vllm_node.summary import Summary, print_table
+from vllm_node.told_summary import ToldSummary
 
 
 class RollbackSummary(Summary):
@@ -75,30 +76,19 @@ def _call(verb: str, command: str) -> str:
     return command if verb == "upgrade" else command.replace(" --limit ", " ")
 
 
-class HistorySummary(Summary):
+class HistorySummary(ToldSummary):
     """A summary that also keeps the history of each node."""
+
+    kept = "history"
 
     def __init__(self, verb: str, command: str = "", *, check: bool = False) -> None:
         """Start with nothing known."""
         super().__init__(verb, _call(verb, command), check=check)
-        self._told: dict[str, Mapping[str, Any]] = {}
-
-    def take(self, event: Event) -> None:
-        """Take note of one event."""
-        super().take(event)
-        if isinstance(event, HostResult) and isinstance(event.result.get("history"), Mapping):
-            self._told[event.host] = event.result["history"]
-
-    def document(self) -> dict[str, Any]:
-        """The summary's document; each host has `history`, null when the run did not come that far."""
-        document = super().document()
-        for name, host in document["hosts"].items():
-            host["history"] = self._told.get(name)
-        return document
 
     def print(self, console: Console) -> None:
         """The history first."""
-        for name, told in sorted(self._told.items()):
+        for name in sorted(self._told):
+            told = self._told[name]["history"]
             if told["generations"]:
                 print_table(console, HEAD, rows(told["generations"]))
             else:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
-from vllm_node.runner import Event, HostResult
-from vllm_node.summary import Summary
+from vllm_node.told_summary import ToldSummary
 
 
-class ExplainSummary(Summary):
+class ExplainSummary(ToldSummary):
     """A summary that also keeps what the action plugin `explain` tells."""
 
-    def __init__(self, verb: str, command: str = "", *, check: bool = False) -> None:
-        """Start with nothing known."""
-        super().__init__(verb, command, check=check)
-        self._told: dict[str, Mapping[str, Any]] = {}
-
-    def take(self, event: Event) -> None:
-        """Take note of one event."""
-        super().take(event)
-        if isinstance(event, HostResult) and isinstance(event.result.get("explanations"), list):
-            self._told[event.host] = event.result
-
-    def document(self) -> dict[str, Any]:
-        """The summary's document; each host has `explanations`, null when the run did not come that far."""
-        document = super().document()
-        for name, host in document["hosts"].items():
-            host["explanations"] = self._told[name]["explanations"] if name in self._told else None
-        return document
+    kept = "explanations"
 
     def print(self, console: Console) -> None:
         """The explanations first."""
