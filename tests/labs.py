@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -109,6 +110,22 @@ class Nodes:
             timeout=limit_s,
             check=False,
         )
+
+    def interrupted(self, moment: str, *argv: str) -> str:
+        """End a program by Ctrl-C as soon as it says `moment` on stderr; what it said after that."""
+        with subprocess.Popen(
+            argv, cwd=project_root(), env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as run:
+            assert run.stderr is not None
+            said = ""
+            while moment not in said:
+                line = run.stderr.readline()
+                assert line, f"it ended before {moment!r}:\n{said}"
+                said += line
+            run.send_signal(signal.SIGINT)
+            told, more = run.communicate(timeout=120)
+        assert run.returncode == 130, said + more
+        return told + more
 
     def environment(self) -> dict[str, str]:
         """Environment in which `inventories/lab` is this lab."""

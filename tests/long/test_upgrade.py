@@ -6,8 +6,6 @@ The tests of this file build on each other: a node is brought up, upgraded, upgr
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from tests.labs import Nodes, Run
 from tests.variants import variant
 from vllm_node.lab.node import Spec
-from vllm_node.paths import project_root
 
 pytestmark = pytest.mark.node
 NODE = "moved"
@@ -57,21 +54,8 @@ class Site:
         return Run(done.returncode, json.loads(done.stdout), done.stderr)
 
     def interrupt(self, verb: str, which: str, moment: str) -> str:
-        """What a run said that is ended as soon as it says `moment`."""
-        argv = self._argv(verb, "--limit", NODE, "-e", json.dumps(self.variables(which)))
-        with subprocess.Popen(
-            argv, cwd=project_root(), env=self.nodes.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as run:
-            assert run.stderr is not None
-            said = ""
-            while moment not in said:
-                line = run.stderr.readline()
-                assert line, f"it ended before {moment!r}:\n{said}"
-                said += line
-            run.send_signal(signal.SIGINT)
-            told, more = run.communicate(timeout=120)
-        assert run.returncode == 130, said + more
-        return told + said + more
+        """What a run said after it was ended, which it was as soon as it said `moment`."""
+        return self.nodes.interrupted(moment, *self._argv(verb, "--limit", NODE, "-e", json.dumps(self.variables(which))))
 
     @staticmethod
     def _argv(verb: str, *words: str) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -11,7 +9,6 @@ import pytest
 
 from tests.labs import Nodes
 from vllm_node.lab.node import Spec
-from vllm_node.paths import project_root
 
 pytestmark = pytest.mark.node
 NODE = "hurt"
@@ -53,24 +50,7 @@ def test_an_interrupted_bring_up_is_taken_up_again_or_undone(hurt: Nodes) -> Non
     before = hurt.tree(NODE)
     argv = [sys.executable, "-m", "vllm_node", "up", "-i", "inventories/lab", "--limit", NODE]
     for moment in ("container_host: Registry access is staged", "pulling for"):
-        run = subprocess.Popen(
-            argv,
-            cwd=project_root(),
-            env=hurt.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert run.stderr is not None
-        said = ""
-        while moment not in said:
-            line = run.stderr.readline()
-            assert line, f"it ended before {moment!r}:\n{said}"
-            said += line
-        run.send_signal(signal.SIGINT)
-        told, said = run.communicate(timeout=120)
-        assert run.returncode == 130, said
-        assert "vllm-node down" in told + said
+        assert "vllm-node down" in hurt.interrupted(moment, *argv)
     assert hurt.run("up", limit=NODE, variables=WITHOUT_VLLM).code == 0
     _goes_away_clean(hurt, before)
 
