@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 
-from ansible.module_utils.node_manifest import write_atomically
+from ansible.module_utils.node_manifest import read_text, write_atomically
 
 CONFIG = "/etc/firewalld/zones"
 SHIPPED = "/usr/lib/firewalld/zones"
@@ -68,7 +68,7 @@ def add(manifest, rules):
     for zone in sorted({rule[0] for rule in rules}):
         # Both files: firewalld keeps the text before a change beside the one after it.
         paths = [os.path.join(CONFIG, zone + ending) for ending in (".xml", ".xml.old")]
-        known["zones"].setdefault(zone, {path: _read(path) for path in paths})
+        known["zones"].setdefault(zone, {path: read_text(path) for path in paths})
     known["rules"] += [list(rule) for rule in rules if list(rule) not in known["rules"]]
     manifest.save()
     for zone, where in sorted({(rule[0], rule[1]) for rule in rules}):
@@ -101,16 +101,16 @@ def take_back(manifest, rules):
 def restore(zone, before):
     """Put the files of a zone back as they were, unless somebody else has changed the zone since."""
     path = os.path.join(CONFIG, zone + ".xml")
-    was, now = before[path], _read(path)
+    was, now = before[path], read_text(path)
     if was is None:
-        was = _read(os.path.join(SHIPPED, zone + ".xml"))
+        was = read_text(os.path.join(SHIPPED, zone + ".xml"))
     if now is None or was is None or content(now) != content(was):
         return
     for name, text in before.items():
         if text is None:
             if os.path.lexists(name):
                 os.unlink(name)
-        elif _read(name) != text:
+        elif read_text(name) != text:
             status = os.stat(path)
             write_atomically(name, text.encode(), status.st_mode & 0o7777, status.st_uid, status.st_gid)
 
@@ -147,11 +147,3 @@ def _run(*argv):
         kind = NoZoneError if done.returncode == _NO_SUCH_ZONE else FirewallError
         raise kind("%s: %s" % (argv[0], (done.stderr or done.stdout).strip()))
     return done.stdout
-
-
-def _read(path):
-    try:
-        with open(path, encoding="utf-8") as handle:
-            return handle.read()
-    except FileNotFoundError:
-        return None

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import tempfile
 
-from ansible.module_utils.node_manifest import make_directory, write_atomically
+from ansible.module_utils.node_manifest import make_directory, read_text, write_atomically
 
 PLUGIN_CONFIG = "/etc/dnf/plugins/versionlock.conf"
 CACHE = "/var/cache/dnf/vllm-node-*"
@@ -152,7 +152,7 @@ def set_locks(manifest, lines):
         # The plugin has gone, and its list with it, or with nobody to read it.
         known["locks"] = []
         return False
-    text = _read(path)
+    text = read_text(path)
     before = (text or "").splitlines()
     mine = [line for line in known["locks"] if line in lines]
     theirs = [line for line in before if line not in known["locks"]]
@@ -169,14 +169,6 @@ def set_locks(manifest, lines):
     make_directory(os.path.dirname(path), 0o755)
     write_atomically(path, "".join(line + "\n" for line in after).encode(), mode)
     return True
-
-
-def _read(path):
-    try:
-        with open(path, encoding="utf-8") as handle:
-            return handle.read()
-    except FileNotFoundError:
-        return None
 
 
 def forget_cache():

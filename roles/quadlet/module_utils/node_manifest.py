@@ -191,6 +191,15 @@ def remove_path(path):
         os.unlink(path)
 
 
+def read_text(path):
+    """Text of a file, None where there is none."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            return handle.read()
+    except FileNotFoundError:
+        return None
+
+
 def write_atomically(path, content, mode, owner=-1, group=-1):
     """Write `content` (bytes) beside `path` and rename it into place."""
     handle, partial = tempfile.mkstemp(prefix=".vllm-node-", dir=os.path.dirname(path))
